@@ -50,6 +50,35 @@ pub enum Purpose {
     Exposed,
 }
 
+/// Until when a registration may be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Memory {
+    /// Until the range is removed.
+    Range,
+    /// Until the pages are replaced. No change of their protection is reported: a registration for requests of this end
+    /// must be writable.
+    Watched,
+    /// Until the operation ends.
+    Lent,
+}
+
+/// The error of a registration.
+pub trait RegisterError {
+    /// Whether other registrations, or the memory that they lock, leave no room for this one.
+    fn is_shortage(&self) -> bool;
+}
+
+impl RegisterError for crate::Error {
+    fn is_shortage(&self) -> bool {
+        is_shortage(self.errno)
+    }
+}
+
+/// Whether this error number of a registration says that others leave no room for it.
+pub fn is_shortage(errno: i32) -> bool {
+    matches!(errno, libc::ENOMEM | libc::ENOSPC | libc::EAGAIN)
+}
+
 /// How long emptied memory is not kept: far longer than a thread takes from an event of madvise to its effect.
 pub const EMPTIED_PAUSE: Duration = Duration::from_secs(1);
 /// Maximum number of emptied ranges that are remembered apart.
@@ -97,6 +126,8 @@ pub struct Cache<R> {
     watch: Option<Watched>,
     page: usize,
     state: Mutex<CacheState<R>>,
+    /// As [`CacheState::next_change`], to read without the lock.
+    applied: AtomicU64,
     removals: AtomicU64,
 }
 
@@ -117,7 +148,15 @@ impl<R> Cache<R> {
             clock: 0,
             counts: CacheCounts::default(),
         };
-        Self { limits, watch, page: page_size(), state: Mutex::new(state), removals: AtomicU64::new(0) }
+        let applied = AtomicU64::new(state.next_change);
+        Self {
+            limits,
+            watch,
+            page: page_size(),
+            state: Mutex::new(state),
+            applied,
+            removals: AtomicU64::new(0),
+        }
     }
 
     fn state(&self) -> MutexGuard<'_, CacheState<R>> {
@@ -128,6 +167,13 @@ impl<R> Cache<R> {
     pub fn add(&self, start: usize, len: usize) -> RangeId {
         self.tidy();
         self.state().ranges.add(start, len)
+    }
+
+    /// As [`Cache::add`], for memory that not all peers may access: a message there is registered for peers alone, and
+    /// for one operation.
+    pub fn add_guarded(&self, start: usize, len: usize) -> RangeId {
+        self.tidy();
+        self.state().ranges.add_guarded(start, len)
     }
 
     /// Removes memory that may be freed or moved, with its cached registrations.
@@ -142,8 +188,12 @@ impl<R> Cache<R> {
 
     /// Evicts a registration. Its memory is registered again at its next use.
     pub fn retire(&self, made: &Arc<R>) {
+        let mut gone = Vec::new(); // dropped after the lock
         let mut state = self.state();
         self.removals.fetch_add(1, Ordering::Release);
+        if let Some((watch, _)) = self.watch {
+            self.apply(&mut state, watch, None, &mut gone);
+        }
         let mut kept = state.ranges.take(made);
         if kept.is_none()
             && let Some((watch, _)) = self.watch
@@ -157,9 +207,12 @@ impl<R> Cache<R> {
         drop(kept); // the caller has another
     }
 
-    /// Drops registrations of watched memory that has changed.
+    /// Drops registrations of watched memory that has changed. Endpoints call it when they poll and before they sleep, so
+    /// that unmapped memory does not stay pinned, nor open to peers.
     pub fn tidy(&self) {
-        if let Some((watch, _)) = self.watch {
+        if let Some((watch, _)) = self.watch
+            && watch.published() != self.applied.load(Ordering::Relaxed)
+        {
             let mut gone = Vec::new();
             self.apply(&mut self.state(), watch, None, &mut gone);
         }
@@ -175,42 +228,56 @@ impl<R> Cache<R> {
     ///
     /// # Errors
     /// The errors of `make`.
-    pub fn get<E>(
+    pub fn get<E: RegisterError>(
         &self,
         purpose: Purpose,
         start: usize,
         len: usize,
-        mut make: impl FnMut(usize, usize) -> Result<R, E>,
+        mut make: impl FnMut(usize, usize, Memory) -> Result<R, E>,
     ) -> Result<Arc<R>, E> {
-        if let Some((_, made)) = self.get_range(purpose, start, len, &mut make)? {
-            return Ok(made);
-        }
-        if let Some(made) = self.get_watched(purpose, start, len, &mut make) {
-            return Ok(made);
-        }
-        let made = make(start, len).or_else(|error| {
-            let unused = self.release(&mut self.state());
-            if unused.is_empty() {
-                return Err(error);
+        let is_guarded = purpose == Purpose::Exposed && self.state().ranges.is_guarded(start, len);
+        if !is_guarded {
+            if let Some((_, made)) = self.get_range(purpose, start, len, &mut make)? {
+                return Ok(made);
             }
-            drop(unused);
-            make(start, len)
-        })?;
+            if let Some(made) = self.get_watched(purpose, start, len, &mut make) {
+                return Ok(made);
+            }
+        }
+        let made = self.with_room(|| make(start, len, Memory::Lent))?;
         self.state().counts.misses += 1;
         Ok(Arc::new(made))
     }
 
+    /// Calls `make`, and once more if it finds no room and [`Cache::release_unused`] makes some.
+    ///
+    /// # Errors
+    /// Those of `make`.
+    pub fn with_room<T, E: RegisterError>(&self, mut make: impl FnMut() -> Result<T, E>) -> Result<T, E> {
+        match make() {
+            Err(error) if error.is_shortage() && self.release_unused() => make(),
+            made => made,
+        }
+    }
+
     /// Removes the registrations of watched memory that no operation uses. The limit of locked memory, or of the
-    /// device's registrations, may leave room for nothing else.
+    /// device's registrations, may leave room for nothing else. Whether there were any.
+    pub fn release_unused(&self) -> bool {
+        let released = self.release(&mut self.state());
+        !released.is_empty()
+    }
+
     fn release(&self, state: &mut CacheState<R>) -> Vec<Arc<R>> {
         let Some((watch, _)) = self.watch else { return Vec::new() };
+        let mut released = Vec::new();
+        self.apply(state, watch, None, &mut released);
         let unused = state.watched.take_unused();
         state.counts.evictions += unused.len() as u64;
-        let released = unused.into_iter().map(|(span, made)| {
+        for (span, made) in unused {
             self.unwatch(watch, &span, None);
-            made
-        });
-        released.collect()
+            released.push(made);
+        }
+        released
     }
 
     /// The registration of an added range that contains `len` bytes from `start` on, and the addresses that it covers.
@@ -218,12 +285,12 @@ impl<R> Cache<R> {
     ///
     /// # Errors
     /// The errors of `make`, which is given the whole range.
-    pub fn get_range<E>(
+    pub fn get_range<E: RegisterError>(
         &self,
         purpose: Purpose,
         start: usize,
         len: usize,
-        mut make: impl FnMut(usize, usize) -> Result<R, E>,
+        mut make: impl FnMut(usize, usize, Memory) -> Result<R, E>,
     ) -> Result<Option<Kept<R>>, E> {
         let mut state = self.state();
         let Some(id) = state.ranges.find(purpose, start, len) else { return Ok(None) };
@@ -237,9 +304,9 @@ impl<R> Cache<R> {
             return Ok(None);
         }
         // Under the lock, so that no other thread removes the range meanwhile, or registers it a second time.
-        let mut made = make(id.start, bytes);
-        if made.is_err() && !self.release(&mut state).is_empty() {
-            made = make(id.start, bytes);
+        let mut made = make(id.start, bytes, Memory::Range);
+        if made.as_ref().is_err_and(E::is_shortage) && !self.release(&mut state).is_empty() {
+            made = make(id.start, bytes, Memory::Range);
         }
         let made = made.map(Arc::new).inspect_err(|_| state.ranges.refuse(id, purpose))?;
         state.counts.misses += 1;
@@ -257,7 +324,7 @@ impl<R> Cache<R> {
         purpose: Purpose,
         start: usize,
         len: usize,
-        make: &mut impl FnMut(usize, usize) -> Result<R, E>,
+        make: &mut impl FnMut(usize, usize, Memory) -> Result<R, E>,
     ) -> Option<Arc<R>> {
         let (watch, limits) = self.watch?;
         let end = start.checked_add(len)?;
@@ -282,14 +349,16 @@ impl<R> Cache<R> {
             Purpose::Local => self.pages(&(start..end)).filter(|pages| pages.len() <= limits.bytes)?,
             Purpose::Exposed => start..end,
         };
-        // One registration for all overlapping memory, if it is not too long.
+        // One registration for all overlapping memory, if it is not too long: neighbours share a page, and a message in
+        // many pieces must not pin each piece again with the next one.
         let whole = state.watched.union(purpose, &least);
-        let whole = if whole.len() <= limits.bytes { whole } else { least };
+        let longest = limits.bytes.min(least.len().saturating_mul(2));
+        let whole = if whole.len() <= longest { whole } else { least };
         let pages = self.pages(&whole)?;
         if state.was_emptied(pages.clone()) || !watch.watch(&pages) {
             return None;
         }
-        let Ok(made) = make(whole.start, whole.len()) else {
+        let Ok(made) = make(whole.start, whole.len(), Memory::Watched) else {
             watch.unwatch(&pages, None);
             return None;
         };
@@ -358,7 +427,7 @@ impl<R> Cache<R> {
                 gone.push(old);
             }
         });
-        state.next_change = next.unwrap_or_else(|| {
+        let next = next.unwrap_or_else(|| {
             // Some changes were lost, which may have been of any memory.
             is_stable = false;
             let published = watch.published();
@@ -370,6 +439,8 @@ impl<R> Cache<R> {
             }
             published
         });
+        state.next_change = next;
+        self.applied.store(next, Ordering::Relaxed);
         is_stable
     }
 
@@ -397,6 +468,13 @@ impl<R> Cache<R> {
 impl<R> Drop for Cache<R> {
     fn drop(&mut self) {
         let Some((watch, _)) = self.watch else { return };
+        if !watch.is_here() {
+            // A forked child has no right to end its parent's registrations, and the lock may be taken for ever.
+            let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+            std::mem::forget(std::mem::take(&mut state.ranges));
+            std::mem::forget(std::mem::take(&mut state.watched));
+            return;
+        }
         let mut gone = Vec::new();
         let mut state = self.state();
         self.apply(&mut state, watch, None, &mut gone);

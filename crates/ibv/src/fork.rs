@@ -22,24 +22,30 @@ pub enum ForkSafety {
 }
 
 /// Whether a fork leaves registered memory intact. libibverbs enables its protection by itself if the environment has
-/// `RDMAV_FORK_SAFE` or `IBV_FORK_SAFE` when its first device is listed.
+/// `RDMAV_FORK_SAFE` or `IBV_FORK_SAFE` when its first device is listed; before that, it says that there is none.
 ///
 /// # Errors
 /// There is no libibverbs.
 pub fn fork_safety() -> Result<ForkSafety> {
     verbs()?;
     let Ok(function) = optional(LIBRARY, "ibv_is_fork_initialized\0") else {
-        return Ok(ForkSafety::Disabled); // rdma-core before 35 does not tell
+        return Ok(untold()); // rdma-core before 35 does not tell
     };
     // SAFETY: the library's interface declares this function with this type.
     let is_initialized =
         unsafe { std::mem::transmute::<*mut libc::c_void, unsafe extern "C" fn() -> c_uint>(function) };
     // SAFETY: it takes nothing.
     Ok(match unsafe { is_initialized() } {
-        0 => ForkSafety::Disabled,
+        0 => untold(),
         1 => ForkSafety::Enabled,
         _ => ForkSafety::Unneeded,
     })
+}
+
+/// What the environment will make of it.
+fn untold() -> ForkSafety {
+    let is_asked = ["RDMAV_FORK_SAFE", "IBV_FORK_SAFE"].iter().any(|name| std::env::var_os(name).is_some());
+    if is_asked { ForkSafety::Enabled } else { ForkSafety::Disabled }
 }
 
 /// Has libibverbs keep registered pages out of children, unless the kernel copies them for these.

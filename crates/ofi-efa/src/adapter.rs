@@ -11,9 +11,10 @@ use ofi_core::pages::Pages;
 use ofi_core::slots::{SlotId, Slots};
 use ofi_core::transport::PeerId;
 
+use crate::domain::Domain;
 use crate::settings;
 use crate::srd::{
-    Access, Action, Completion, Device, From, QueuePair, Region, Segment, Sizes, Status, To, WorkRequest,
+    Access, Action, Completion, From, QueuePair, Region, Segment, Sizes, Status, To, WorkRequest,
 };
 use crate::wire::RawAddress;
 
@@ -93,11 +94,12 @@ struct Slab {
 }
 
 impl Slab {
-    fn new(device: &dyn Device, slots: usize, size: usize) -> Result<Self> {
+    fn new(domain: &Domain, slots: usize, size: usize) -> Result<Self> {
         let pages = Pages::new(slots * size, false)?;
         pages.keep_from_children();
         // SAFETY: the pages are freed after the registration, and only raw pointers lead to them.
-        let region = unsafe { device.register(pages.base(), slots * size, Access::Local)? };
+        let register = || unsafe { domain.device.register(pages.base(), slots * size, Access::Local) };
+        let region = domain.with_room(register)?;
         Ok(Self { lkey: region.lkey(), _region: region, pages, size })
     }
 
@@ -162,13 +164,14 @@ pub struct Adapter {
 impl Adapter {
     /// Opens the queue pair, whose sends carry at most `inline` bytes inline, and posts receives. See [`Device::open`]
     /// for `rnr_retry`.
-    pub fn new(device: &dyn Device, inline: usize, rnr_retry: Option<u8>) -> Result<Self> {
+    pub fn new(domain: &Domain, inline: usize, rnr_retry: Option<u8>) -> Result<Self> {
+        let device = &*domain.device;
         let limits = device.limits();
         let inline = inline.min(limits.inline_long);
         let receives = settings::RX_SIZE.get().min(limits.receives);
         let (sends, room) = shares(limits.sends_of(inline), settings::TX_SIZE.get());
-        let sending = Slab::new(device, sends, limits.mtu)?;
-        let receiving = Slab::new(device, receives, limits.mtu)?;
+        let sending = Slab::new(domain, sends, limits.mtu)?;
+        let receiving = Slab::new(domain, receives, limits.mtu)?;
         let qp = device.open(Sizes { sends: sends + room, receives, inline }, rnr_retry)?;
         let address = RawAddress { gid: device.gid(), qpn: qp.qpn(), connid: qp.qkey() };
         tracing::info!(

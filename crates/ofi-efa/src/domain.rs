@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
 
-use ibv::cache::{Cache, CacheLimits, Purpose, Watched};
+use ibv::cache::{Cache, CacheLimits, Memory, Purpose, RegisterError, Watched, is_shortage};
 use ofi_api::{Errno, Error, Info, MrMode, Result};
 use ofi_core::config::{MR_CACHE_MAX_COUNT, MR_CACHE_MAX_SIZE, MR_CACHE_MONITOR};
 use rustc_hash::FxHashSet;
@@ -28,6 +28,15 @@ impl Withdrawn {
     /// The withdrawn keys.
     pub fn keys(&self) -> MutexGuard<'_, FxHashSet<u32>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A registration's error, for the cache.
+struct Refused(Error);
+
+impl RegisterError for Refused {
+    fn is_shortage(&self) -> bool {
+        is_shortage(self.0.errno().get())
     }
 }
 
@@ -114,19 +123,28 @@ impl Domain {
     /// # Safety
     /// As [`Domain::local`].
     unsafe fn cached(&self, addr: *mut u8, len: usize, purpose: Purpose) -> Result<Local> {
-        self.cache.get(purpose, addr.addr(), len, |start, len| {
+        let made = self.cache.get(purpose, addr.addr(), len, |start, len, memory| {
             // SAFETY: the caller's promise; for a whole range, the promise of the code that registered it, until it is
             // removed; for other memory around, the cache drops the registration when its pages are replaced.
-            unsafe { self.make(addr.with_addr(start), len, purpose) }
-        })
+            unsafe { self.make(addr.with_addr(start), len, purpose, memory) }.map_err(Refused)
+        });
+        made.map_err(|Refused(error)| error)
     }
 
     /// # Safety
     /// The memory stays in place until the registration is dropped.
-    unsafe fn make(&self, addr: *mut u8, len: usize, purpose: Purpose) -> Result<Box<dyn srd::Region>> {
-        let access = match purpose {
-            Purpose::Local => Access::Local,
-            Purpose::Exposed => Access::RemoteRead,
+    unsafe fn make(
+        &self,
+        addr: *mut u8,
+        len: usize,
+        purpose: Purpose,
+        memory: Memory,
+    ) -> Result<Box<dyn srd::Region>> {
+        let access = match (purpose, memory) {
+            (Purpose::Exposed, _) => Access::RemoteRead,
+            // A registration that requests may only read would be kept after the memory has become writable.
+            (Purpose::Local, Memory::Watched) => Access::LocalWrite,
+            (Purpose::Local, Memory::Range | Memory::Lent) => Access::Local,
         };
         if let Some(made) = self.dmabufs.register(&*self.device, addr.addr(), len, access) {
             return made;
@@ -135,17 +153,25 @@ impl Domain {
         unsafe { self.device.register(addr, len, access) }
     }
 
+    /// Calls `make`, and once more if kept registrations leave no room ([`Cache::with_room`]).
+    ///
+    /// # Errors
+    /// Those of `make`.
+    pub fn with_room<T>(&self, mut make: impl FnMut() -> Result<T>) -> Result<T> {
+        self.cache.with_room(|| make().map_err(Refused)).map_err(|Refused(error)| error)
+    }
+
     /// As [`Domain::local`], for memory that the application has registered. Also returns the addresses that the
     /// registration covers. `None` for other memory, and if the device refuses the memory.
     ///
     /// # Safety
     /// As [`Domain::local`].
     pub unsafe fn registered(&self, addr: *mut u8, len: usize) -> Option<(Range<usize>, Local)> {
-        let found = self.cache.get_range(Purpose::Local, addr.addr(), len, |start, len| {
+        let found = self.cache.get_range(Purpose::Local, addr.addr(), len, |start, len, memory| {
             // SAFETY: the promise of the code that registered the range, until it is removed.
-            unsafe { self.make(addr.with_addr(start), len, Purpose::Local) }
+            unsafe { self.make(addr.with_addr(start), len, Purpose::Local, memory) }.map_err(Refused)
         });
-        found.unwrap_or_else(|error| {
+        found.unwrap_or_else(|Refused(error)| {
             tracing::debug!(target: "ofi::efa::mr", %error, "registered memory is copied");
             None
         })
@@ -160,6 +186,9 @@ pub fn domain_name(device: &str) -> String {
 /// The monitor of memory that the application has not registered, and its limits.
 fn watched() -> Option<Watched> {
     let limits = CacheLimits { count: MR_CACHE_MAX_COUNT.get(), bytes: MR_CACHE_MAX_SIZE.get() };
+    if limits.count == 0 {
+        return None; // without the monitor's thread
+    }
     ibv::monitor::by_name(&MR_CACHE_MONITOR.get())
         .unwrap_or_else(|why| {
             static TOLD: Once = Once::new();

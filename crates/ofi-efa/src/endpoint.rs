@@ -67,7 +67,7 @@ impl EfaEndpoint {
         let limits = domain.transport.device.limits();
         // Long requests take twice the device's memory, so they are used only if the application asks for them.
         let inline = if direct { limits.inline.max(info.tx_attr.inject_size) } else { limits.inline };
-        let adapter = Adapter::new(&*domain.transport.device, inline, options.device_retries(direct))?;
+        let adapter = Adapter::new(&domain.transport, inline, options.device_retries(direct))?;
         let (timer, waits) = (Timer::new()?, WaitSet::new()?);
         waits.add(timer.fd())?;
         if let Some(fd) = adapter.fd() {
@@ -313,6 +313,7 @@ impl EfaEndpoint {
         }
         if self.polls.is_multiple_of(POLLS_PER_CLOCK_READ) {
             self.probe();
+            self.common.domain.transport.cache.tidy();
         }
         // Peers that are scheduled again go to the other list, which keeps its capacity.
         std::mem::swap(&mut self.common.dirty, &mut self.tended);
@@ -588,6 +589,7 @@ impl EfaEndpoint {
             return Arm::Ready;
         }
         let common = &mut self.common;
+        common.domain.transport.cache.tidy();
         let now = common.adapter.now();
         let rests = common.resting.iter().filter_map(|&peer| self.peers[peer as usize].rests_until()).min();
         let owed = !self.common.direct

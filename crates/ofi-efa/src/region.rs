@@ -40,7 +40,7 @@ impl Region {
         let (piece, region) = for_peers(domain, attr, dmabuf, access_of(attr).unwrap_or(Access::Local))?;
         let (start, len) = (piece.addr.addr(), piece.len);
         domain.dmabufs.add(dmabuf, start, len)?;
-        let mut whole = Self::of(domain, Some(region), vec![domain.cache.add(start, len)]);
+        let mut whole = Self::of(domain, Some(region), vec![add(domain, attr, &piece)]);
         whole.dmabuf = Mutex::new(Some((start, len)));
         Ok(whole)
     }
@@ -97,7 +97,7 @@ impl Region {
         // Memory without promises, such as a whole address space, is not registered with the device.
         let is_system = attr.iface == HmemIface::System && attr.promises_memory();
         let ranges = attr.pieces().iter().filter(|_| is_system);
-        let ranges = ranges.map(|piece| domain.cache.add(piece.addr.addr(), piece.len)).collect();
+        let ranges = ranges.map(|piece| add(domain, attr, piece)).collect();
         let plain = is_system && !attr.disabled && attr.peer.is_none() && domain.keys;
         let remote = match (attr.pieces(), access_of(attr)) {
             ([piece], Some(access)) if plain && piece.len > 0 => {
@@ -138,6 +138,17 @@ impl Drop for Region {
         if let Some(key) = self.key {
             self.withdrawn.keys().remove(&key);
         }
+    }
+}
+
+/// Adds memory of a region to the cache. One for a single peer, or that is not enabled yet, is not opened to the others
+/// by a message in it.
+fn add(domain: &Domain, attr: &MrAttr<'_>, piece: &Piece) -> RangeId {
+    let (start, len) = (piece.addr.addr(), piece.len);
+    if attr.peer.is_some() || attr.disabled {
+        domain.cache.add_guarded(start, len)
+    } else {
+        domain.cache.add(start, len)
     }
 }
 
@@ -183,7 +194,7 @@ fn unused_key(
 ) -> Result<Option<Box<dyn srd::Region>>> {
     let mut unfit = Vec::new();
     while unfit.len() < TRIES {
-        let region = register()?;
+        let region = domain.with_room(&register)?;
         if !domain.withdrawn.keys().contains(&region.rkey()) {
             return Ok(Some(region));
         }

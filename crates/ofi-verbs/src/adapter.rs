@@ -8,11 +8,10 @@ use ofi_core::pages::Pages;
 use ofi_core::slots::{SlotId, Slots};
 use ofi_core::transport::PeerId;
 
+use crate::domain::Domain;
 use crate::errors::failed;
 use crate::events::Watch;
-use crate::rc::{
-    Access, Device, DeviceLimits, Opcode, Queues, Region, Segment, Sizes, Status, WorkCompletion,
-};
+use crate::rc::{Access, DeviceLimits, Opcode, Queues, Region, Segment, Sizes, Status, WorkCompletion};
 use crate::settings;
 use crate::transfer::RequestMemory;
 use crate::waiter::Waiter;
@@ -42,11 +41,12 @@ pub struct Slab {
 
 impl Slab {
     /// Registers `slots` slots of `size` bytes.
-    pub fn new(device: &dyn Device, slots: usize, size: usize) -> Result<Self> {
+    pub fn new(domain: &Domain, slots: usize, size: usize) -> Result<Self> {
         let pages = Pages::new(slots * size, false)?;
         pages.keep_from_children();
         // SAFETY: the pages are freed after the registration, and only raw pointers lead to them.
-        let region = unsafe { device.register(pages.base(), slots * size, Access::Local) };
+        let register = || unsafe { domain.device.register(pages.base(), slots * size, Access::Local) };
+        let region = domain.cache.with_room(register);
         Ok(Self { region: region.map_err(|error| failed(&error))?, pages, size })
     }
 
@@ -76,11 +76,12 @@ impl Witness {
     /// Its length.
     const LEN: usize = 8;
 
-    fn new(device: &dyn Device) -> Result<Self> {
+    fn new(domain: &Domain) -> Result<Self> {
         let pages = Pages::new(Self::LEN, false)?;
         pages.keep_from_children();
         // SAFETY: the pages are freed after the registration, and no code ever writes to them.
-        let region = unsafe { device.register(pages.base(), Self::LEN, Access::RemoteRead) };
+        let register = || unsafe { domain.device.register(pages.base(), Self::LEN, Access::RemoteRead) };
+        let region = domain.cache.with_room(register);
         Ok(Self { region: region.map_err(|error| failed(&error))?, pages })
     }
 }
@@ -168,7 +169,8 @@ pub struct Adapter {
 
 impl Adapter {
     /// Opens the queues, and listens.
-    pub fn new(device: &dyn Device, wanted: SocketAddr) -> Result<Self> {
+    pub fn new(domain: &Domain, wanted: SocketAddr) -> Result<Self> {
+        let device = &*domain.device;
         let failed = |error: ibv::Error| failed(&error);
         let limits = device.limits().map_err(failed)?;
         let sizes = sizes(limits, settings::RX_SLOTS.get());
@@ -178,7 +180,7 @@ impl Adapter {
         let watch = Watch::new(device, &[queues.event_fd()])?;
         let waiter = Waiter::new(&[&[queues.fd()], watch.fds()].concat())?;
         let (sending, receiving) =
-            (Slab::new(device, SEND_SLOTS + 1, SLOT)?, Slab::new(device, receives, SLOT)?);
+            (Slab::new(domain, SEND_SLOTS + 1, SLOT)?, Slab::new(domain, receives, SLOT)?);
         let free = (0..SEND_SLOTS as u32).collect();
         let adapter = Self {
             queues,
@@ -191,7 +193,7 @@ impl Adapter {
             reads: 0,
             waiter,
             watch,
-            witness: Witness::new(device)?,
+            witness: Witness::new(domain)?,
             receives,
             free,
             quiet: 0,

@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Once};
 
-use ibv::cache::{Cache, CacheLimits, Purpose, Watched};
+use ibv::cache::{Cache, CacheLimits, Memory, Purpose, Watched};
 use ibv::{Gid, ProtectionDomain};
 use ofi_api::{AddrFormat, Address, EpType, Errno, Error, Info, MrMode, Result};
 use ofi_core::config::{MR_CACHE_MAX_COUNT, MR_CACHE_MAX_SIZE, MR_CACHE_MONITOR};
@@ -93,7 +93,7 @@ impl Domain {
     /// The memory is lent until the operation that uses the registration has ended.
     pub unsafe fn local(&self, addr: *mut u8, len: usize) -> ibv::Result<Local> {
         // SAFETY: the caller's promise.
-        unsafe { self.cached(addr, len, Purpose::Local, Access::Local) }
+        unsafe { self.cached(addr, len, Purpose::Local) }
     }
 
     /// A registration of `len` bytes from `addr` on, which a peer reads.
@@ -105,20 +105,20 @@ impl Domain {
     /// As [`Domain::local`].
     pub unsafe fn exposed(&self, addr: *mut u8, len: usize) -> ibv::Result<Local> {
         // SAFETY: the caller's promise.
-        unsafe { self.cached(addr, len, Purpose::Exposed, Access::RemoteRead) }
+        unsafe { self.cached(addr, len, Purpose::Exposed) }
     }
 
     /// # Safety
     /// As [`Domain::local`].
-    unsafe fn cached(
-        &self,
-        addr: *mut u8,
-        len: usize,
-        purpose: Purpose,
-        access: Access,
-    ) -> ibv::Result<Local> {
-        self.cache.get(purpose, addr.addr(), len, |start, len| {
+    unsafe fn cached(&self, addr: *mut u8, len: usize, purpose: Purpose) -> ibv::Result<Local> {
+        self.cache.get(purpose, addr.addr(), len, |start, len, memory| {
             let start = addr.with_addr(start);
+            let access = match (purpose, memory) {
+                (Purpose::Exposed, _) => Access::RemoteRead,
+                // A registration that requests may only read would be kept after the memory has become writable.
+                (Purpose::Local, Memory::Watched) => Access::LocalWrite,
+                (Purpose::Local, Memory::Range | Memory::Lent) => Access::Local,
+            };
             // SAFETY: the caller's promise; for a whole range, the promise of the code that added it, until it is
             // removed; for other memory around, the cache drops the registration when its pages are replaced.
             unsafe { self.device.register(start, len, access) }
@@ -233,6 +233,9 @@ impl Domain {
 /// The monitor of memory that the application has not registered, and its limits.
 fn watched() -> Option<Watched> {
     let limits = CacheLimits { count: MR_CACHE_MAX_COUNT.get(), bytes: MR_CACHE_MAX_SIZE.get() };
+    if limits.count == 0 {
+        return None; // without the monitor's thread
+    }
     ibv::monitor::by_name(&MR_CACHE_MONITOR.get())
         .unwrap_or_else(|why| {
             static TOLD: Once = Once::new();

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use ofi_api::{LibraryMemory, Placement, Result};
 
 use ibv::cache::{Cache, RangeId};
+use ofi_core::fork::Born;
 use ofi_core::pages::Pages;
 
 use crate::rc::Region;
@@ -13,11 +14,16 @@ struct MemoryHandle {
     pages: Pages,
     cache: Arc<Cache<Box<dyn Region>>>,
     range: RangeId,
+    born: Born,
 }
 
 impl Drop for MemoryHandle {
     fn drop(&mut self) {
-        self.cache.remove(self.range);
+        if self.born.is_here() {
+            self.cache.remove(self.range);
+        } else {
+            std::mem::forget(Arc::clone(&self.cache)); // the registrations belong to the parent
+        }
     }
 }
 
@@ -32,7 +38,7 @@ pub fn alloc(
 ) -> Result<Arc<dyn LibraryMemory>> {
     let pages = Pages::new(len, placement.huge)?;
     let range = cache.add(pages.base().addr(), len);
-    Ok(Arc::new(MemoryHandle { pages, cache: Arc::clone(cache), range }))
+    Ok(Arc::new(MemoryHandle { pages, cache: Arc::clone(cache), range, born: Born::here() }))
 }
 
 impl LibraryMemory for MemoryHandle {

@@ -67,7 +67,8 @@ impl Exposed {
         for (addr, len) in copy::runs(pieces, 0, len) {
             let region = if copy {
                 // SAFETY: the memory is kept here; the device only reads it.
-                unsafe { domain.device.register(addr, len, Access::RemoteRead) }.map(Arc::new)
+                let register = || unsafe { domain.device.register(addr, len, Access::RemoteRead) };
+                domain.cache.with_room(register).map(Arc::new)
             } else {
                 // SAFETY: the memory is lent until the operation ends.
                 unsafe { domain.exposed(addr, len) }

@@ -3,7 +3,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use ofi_api::{Errno, Error, HmemIface, MrAccess, MrAttr, Result};
+use ofi_api::{Errno, Error, HmemIface, MrAccess, MrAttr, Piece, Result};
 
 use ibv::cache::{Cache, RangeId};
 
@@ -68,15 +68,17 @@ impl Region {
             access => access.unwrap_or(Access::Local),
         };
         let region = match attr.dmabuf() {
-            Some(dmabuf) => {
+            Some(dmabuf) => domain.cache.with_room(|| {
                 domain.device.register_dmabuf(dmabuf, piece.len, piece.addr.addr() as u64, access)
-            }
-            // SAFETY: the application promises the memory (`MrAttr::new`) until the registration is closed.
-            None => unsafe { domain.device.register(piece.addr, piece.len, access) },
+            }),
+            None => domain.cache.with_room(|| {
+                // SAFETY: the application promises the memory (`MrAttr::new`) until the registration is closed.
+                unsafe { domain.device.register(piece.addr, piece.len, access) }
+            }),
         };
         let region = region.map_err(|error| failed(&error))?;
         let is_mapped = attr.dmabuf().is_none();
-        let ranges = is_mapped.then(|| domain.cache.add(piece.addr.addr(), piece.len)).into_iter().collect();
+        let ranges = is_mapped.then(|| add(domain, attr, piece)).into_iter().collect();
         let cache = Arc::clone(&domain.cache);
         let key = Some(region.rkey().into());
         Ok(Self { remote: Mutex::new(Some(region)), cache, ranges: Mutex::new(ranges), key })
@@ -87,11 +89,12 @@ impl Region {
         // Memory without promises, such as a whole address space, is not registered with the device.
         let is_system = attr.iface == HmemIface::System && attr.promises_memory();
         let ranges = attr.pieces().iter().filter(|_| is_system);
-        let ranges = ranges.map(|piece| domain.cache.add(piece.addr.addr(), piece.len)).collect();
+        let ranges = ranges.map(|piece| add(domain, attr, piece)).collect();
         let remote = match (attr.pieces(), access(attr)) {
             ([piece], Some(access)) if is_system && piece.len > 0 && domain.native => {
                 // SAFETY: the application promises the memory (`MrAttr::new`) until the registration is closed.
-                match unsafe { domain.device.register(piece.addr, piece.len, access) } {
+                let register = || unsafe { domain.device.register(piece.addr, piece.len, access) };
+                match domain.cache.with_room(register) {
                     Ok(region) => Some(region),
                     Err(error) => {
                         tracing::warn!(target: "ofi::verbs::mr", %error, "peers' accesses to a registration go through its owner");
@@ -131,6 +134,17 @@ impl Region {
             drop(remote);
             domain.withdrawn();
         }
+    }
+}
+
+/// Adds memory of a region to the cache. One for a single peer, or that is not enabled yet, is not opened to the others
+/// by a message in it.
+fn add(domain: &Domain, attr: &MrAttr<'_>, piece: &Piece) -> RangeId {
+    let (start, len) = (piece.addr.addr(), piece.len);
+    if attr.peer.is_some() || attr.disabled {
+        domain.cache.add_guarded(start, len)
+    } else {
+        domain.cache.add(start, len)
     }
 }
 

@@ -27,6 +27,8 @@ struct Range<R> {
     made: Registrations<R>,
     /// Whether registering the range has failed, by [`Purpose`]. It is not tried again.
     refused: [bool; 2],
+    /// Whether not all peers may access the range.
+    is_guarded: bool,
 }
 
 impl<R> Range<R> {
@@ -41,6 +43,8 @@ pub struct Spans<R> {
     all: BTreeMap<RangeId, Range<R>>,
     longest: usize,
     next: u64,
+    /// Number of guarded ranges.
+    guarded: usize,
     /// Number of registrations.
     pub kept: usize,
     /// Total bytes of the registrations.
@@ -49,16 +53,26 @@ pub struct Spans<R> {
 
 impl<R> Default for Spans<R> {
     fn default() -> Self {
-        Self { all: BTreeMap::new(), longest: 0, next: 0, kept: 0, bytes: 0 }
+        Self { all: BTreeMap::new(), longest: 0, next: 0, guarded: 0, kept: 0, bytes: 0 }
     }
 }
 
 impl<R> Spans<R> {
     pub fn add(&mut self, start: usize, len: usize) -> RangeId {
+        self.insert(start, len, false)
+    }
+
+    /// Adds a range that not all peers may access.
+    pub fn add_guarded(&mut self, start: usize, len: usize) -> RangeId {
+        self.guarded += 1;
+        self.insert(start, len, true)
+    }
+
+    fn insert(&mut self, start: usize, len: usize, is_guarded: bool) -> RangeId {
         let id = RangeId { start, number: self.next };
         self.next += 1;
         self.longest = self.longest.max(len);
-        self.all.insert(id, Range { len, made: [None, None], refused: [false; 2] });
+        self.all.insert(id, Range { len, made: [None, None], refused: [false; 2], is_guarded });
         id
     }
 
@@ -68,6 +82,7 @@ impl<R> Spans<R> {
         if self.all.is_empty() {
             self.longest = 0;
         }
+        self.guarded -= usize::from(removed.as_ref().is_some_and(|range| range.is_guarded));
         let (len, made) = removed.map_or((0, [None, None]), |range| (range.len, range.made));
         let count = made.iter().flatten().count();
         self.kept -= count;
@@ -157,6 +172,12 @@ impl<R> Spans<R> {
             .filter(|(_, range)| range.made[purpose as usize].is_some())
             .map(|(id, range)| range.span(*id))
             .fold(span.clone(), |whole, span| whole.start.min(span.start)..whole.end.max(span.end))
+    }
+
+    /// Whether a part of this memory is in a guarded range.
+    pub fn is_guarded(&self, start: usize, len: usize) -> bool {
+        self.guarded > 0
+            && self.overlapping(&(start..start.saturating_add(len))).any(|(_, range)| range.is_guarded)
     }
 
     fn overlapping(&self, span: &Span<usize>) -> impl Iterator<Item = (&RangeId, &Range<R>)> {

@@ -3,8 +3,14 @@ use proptest::prelude::*;
 use std::collections::BTreeSet;
 
 /// A registration that records its memory.
-fn whole(start: usize, len: usize) -> Result<(usize, usize), ()> {
+fn whole(start: usize, len: usize, _: Memory) -> Result<(usize, usize), &'static str> {
     Ok((start, len))
+}
+
+impl RegisterError for &str {
+    fn is_shortage(&self) -> bool {
+        *self == "full"
+    }
 }
 
 const LOCAL: Purpose = Purpose::Local;
@@ -49,7 +55,7 @@ fn what_cannot_be_registered_is_not_kept_and_is_tried_once() {
     let id = cache.add(0, 10);
     let mut tries = 0;
     for wanted in [Err("no"), Ok(None), Ok(None)] {
-        let refuse = |_: usize, _: usize| {
+        let refuse = |_: usize, _: usize, _: Memory| {
             tries += 1;
             Err("no")
         };
@@ -98,13 +104,9 @@ proptest! {
 /// A device has room for two registrations. Those that are only kept make room for others.
 #[test]
 fn what_is_not_in_use_makes_room_for_what_is() {
-    let process = Process { generations: vec![0; PAGES], watched: vec![false; PAGES], ..Process::default() };
-    let kernel: &'static Kernel = Box::leak(Box::new(Kernel(Mutex::new(process))));
-    let limits = CacheLimits { count: 8, bytes: 1 << 20 };
-    let mut cache = Cache::with(limits, Some((kernel, limits)));
-    cache.page = PAGE;
+    let cache = watching(PAGES, CacheLimits { count: 8, bytes: 1 << 20 });
     let room = Arc::new(());
-    let make = |_: usize, _: usize| {
+    let make = |_: usize, _: usize, _: Memory| {
         if Arc::strong_count(&room) > 2 { Err("full") } else { Ok(Arc::clone(&room)) }
     };
     let get = |page: usize| cache.get(LOCAL, page * PAGE, PAGE, make);
@@ -117,8 +119,83 @@ fn what_is_not_in_use_makes_room_for_what_is() {
     let other = get(6).unwrap();
     assert_eq!(get(8).unwrap_err(), "full", "both are in use");
     drop((used, other));
+    assert!(get(8).is_ok(), "for one operation");
     assert!(get(8).is_ok());
+    assert_eq!(cache.counts().kept, 2);
+    let refused = cache.get(LOCAL, 10 * PAGE, PAGE, |_, _, _| Err("no such memory"));
+    assert_eq!((refused, cache.counts().kept), (Err("no such memory"), 2), "room would not help");
+    let mut tries = 0;
+    let other = cache.with_room(|| {
+        tries += 1;
+        if tries == 1 { Err("full") } else { Ok(()) }
+    });
+    assert_eq!(
+        (other, tries, cache.counts().kept),
+        (Ok(()), 2, 1),
+        "nor is another kind of registration refused"
+    );
+    assert!(!cache.release_unused(), "a range's registration stays");
     cache.remove(id);
+}
+
+/// A cache in a simulated process.
+fn watching<R>(pages: usize, limits: CacheLimits) -> Cache<R> {
+    let process = Process { generations: vec![0; pages], watched: vec![false; pages], ..Process::default() };
+    let kernel: &'static Kernel = Box::leak(Box::new(Kernel(Mutex::new(process))));
+    let mut cache = Cache::with(limits, Some((kernel, limits)));
+    cache.page = PAGE;
+    cache
+}
+
+/// Chunks of malloc share a page with their neighbours.
+#[test]
+fn neighbouring_buffers_are_not_registered_again_with_each_other() {
+    const CHUNKS: usize = 64;
+    let chunk = 16 * PAGE;
+    let cache = watching(CHUNKS * 16 + 1, CacheLimits { count: 1024, bytes: 1 << 30 });
+    let mut pinned = 0;
+    for nth in 0..CHUNKS {
+        let made = cache.get(LOCAL, nth * chunk + 16, chunk - 8, |start, len, _| {
+            pinned += len;
+            Ok::<_, &str>((start, len))
+        });
+        assert!(made.is_ok());
+    }
+    assert!(pinned <= 2 * CHUNKS * (chunk + PAGE), "{pinned} bytes for {}", CHUNKS * chunk);
+    let misses = cache.counts().misses;
+    for nth in 0..CHUNKS {
+        cache.get(LOCAL, nth * chunk + 16, chunk - 8, whole).unwrap();
+    }
+    assert_eq!(cache.counts().misses, misses, "all are kept");
+}
+
+/// Memory may become writable later, which raises no event.
+#[test]
+fn memory_that_cannot_be_written_is_not_kept_by_watching_it() {
+    let cache = watching(PAGES, CacheLimits { count: 8, bytes: 1 << 20 });
+    for _ in 0..2 {
+        let mut made = Vec::new();
+        let got = cache.get(LOCAL, PAGE, PAGE, |_, _, memory| {
+            made.push(memory);
+            if memory == Memory::Watched { Err("cannot be written") } else { Ok(memory) }
+        });
+        assert_eq!((*got.unwrap(), made), (Memory::Lent, vec![Memory::Watched, Memory::Lent]));
+        assert_eq!(cache.counts().kept, 0);
+    }
+}
+
+#[test]
+fn messages_in_guarded_memory_are_registered_for_peers_alone() {
+    let cache = watching(PAGES, CacheLimits { count: 8, bytes: 1 << 20 });
+    let id = cache.add_guarded(2 * PAGE, 4 * PAGE);
+    let get = |purpose, start| *cache.get(purpose, start, 100, whole).unwrap();
+    assert_eq!(get(Purpose::Exposed, 3 * PAGE), (3 * PAGE, 100));
+    assert_eq!(get(Purpose::Exposed, 2 * PAGE - 1), (2 * PAGE - 1, 100), "a part of it is guarded");
+    assert_eq!(cache.counts().kept, 0);
+    assert_eq!(get(LOCAL, 3 * PAGE), (2 * PAGE, 4 * PAGE), "requests of this end use the range");
+    cache.remove(id);
+    assert_eq!(get(Purpose::Exposed, 3 * PAGE), (3 * PAGE, 100));
+    assert_eq!(cache.counts().kept, 1);
 }
 
 const PAGE: usize = 1 << 12;
@@ -189,6 +266,10 @@ impl Watch for Kernel {
         self.process().unread.is_empty()
     }
 
+    fn is_here(&self) -> bool {
+        true
+    }
+
     fn published(&self) -> u64 {
         self.process().published.len() as u64
     }
@@ -223,7 +304,7 @@ proptest! {
         let limits = CacheLimits { count, bytes: pages * PAGE };
         let mut cache = Cache::with(CacheLimits { count: 0, bytes: 0 }, Some((kernel, limits)));
         cache.page = PAGE;
-        let pin = |start: usize, len: usize| Ok::<_, ()>((start, kernel.generations(start, len)));
+        let pin = |start: usize, len: usize, _: Memory| Ok::<_, &str>((start, kernel.generations(start, len)));
         for (what, page, long, skip) in steps {
             let end = (page + long).min(PAGES);
             match what {

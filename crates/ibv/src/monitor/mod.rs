@@ -1,24 +1,31 @@
 //! Watches memory whose registrations are cached, and reports when its pages are replaced.
 //!
 //! The monitor is userfaultfd(2). Watched memory is registered for write protection, and no page is ever protected, so
-//! no access faults to this process's handler. That needs no privilege (`UFFD_USER_MODE_ONLY`, Linux 5.11). The events
-//! remain: munmap, mremap, brk, a new mapping over an old one, and madvise with `MADV_DONTNEED`, `MADV_FREE` or
-//! `MADV_REMOVE`. The system call that changes watched memory waits until this module's thread has read its event.
+//! no access faults to this process's handler. That needs no privilege (`UFFD_USER_MODE_ONLY`). The events remain:
+//! munmap, mremap, brk, a new mapping over an old one, and madvise with `MADV_DONTNEED`, `MADV_FREE` or `MADV_REMOVE`.
+//! The system call that changes watched memory waits until this module's thread has read its event. Two changes raise
+//! no event, and programs must not make them to memory that they send or receive: shmat(2) with `SHM_REMAP`, and
+//! madvise with `MADV_GUARD_INSTALL`.
 //!
 //! An address may be mapped anew by another thread before the event is read, because the kernel queues events after it
 //! has released its lock on the mappings. [`Watch::is_settled`] closes this gap: while an event is not read yet, the
-//! kernel refuses `UFFDIO_COPY` with `EAGAIN`. `MADV_DONTNEED` is the exception: its event comes before the change.
+//! kernel refuses `UFFDIO_COPY` with `EAGAIN`. Before Linux 5.15 it does so only until the first of several threads goes
+//! on, so there is no monitor. `MADV_DONTNEED` is the exception: its event comes before the change.
 //!
 //! Invariants:
 //! - The thread takes no lock and neither allocates nor frees: a thread that holds a lock, such as the allocator's, may
-//!   wait in munmap for it.
+//!   wait in munmap for it. The standard library allocates when a thread starts, so no memory is watched before that.
+//! - If the descriptor fails, such as in a program that closes all, the monitor is `dead` for ever: nothing is settled.
+//! - In a forked child, whose descriptor is that of its parent, the parent's monitor does nothing.
 //! - `reading` is set before an event is read, and cleared after it was published in `changes`.
 //!
 //! Only private memory without a file is watched. Pages of files and of shared memory are also replaced by truncation,
-//! in other processes too, which raises no event here.
+//! in other processes too, which raises no event here. The main thread's stack is not watched: that would split its
+//! mapping, whose length pthread_getattr_np(3) reports. Other threads' stacks have theirs recorded by pthreads.
 
 mod changes;
 mod maps;
+mod process;
 
 use std::ffi::c_void;
 use std::mem::MaybeUninit;
@@ -26,11 +33,13 @@ use std::ops::Range;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering, fence};
 use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 use std::{io, ptr};
 
 pub use changes::Change;
 use changes::Changes;
 use maps::Maps;
+use process::ThisProcess;
 
 /// Reports changes of watched memory. Memory may be watched more than once.
 pub trait Watch: Send + Sync {
@@ -38,8 +47,11 @@ pub trait Watch: Send + Sync {
     fn watch(&self, pages: &Range<usize>) -> bool;
     /// Ends one watch of these pages, of which `gone` were unmapped.
     fn unwatch(&self, pages: &Range<usize>, gone: Option<&Range<usize>>);
-    /// Whether all changes that have replaced pages so far were published. A change under way makes it `false`.
+    /// Whether all changes that have replaced pages so far were published. A change under way makes it `false`, as does
+    /// a monitor that does not work any more.
     fn is_settled(&self) -> bool;
+    /// `false` in a forked child, which neither watches its parent's memory nor ends watches of it.
+    fn is_here(&self) -> bool;
     /// Number of published changes.
     fn published(&self) -> u64;
     /// Passes the changes from number `from` on to `each`, and returns the number of the next one. `None` if some were
@@ -103,12 +115,24 @@ const _: () = assert!(size_of::<UffdMessage>() == 32);
 /// Number of events that are read at once.
 const BATCH: usize = 16;
 
-/// The userfaultfd of this process.
+/// The first kernel that counts the changes under way.
+const SINCE: (u32, u32) = (5, 15);
+/// Maximum time to wait for the thread to start.
+const START_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Milliseconds after which the thread looks whether its descriptor was replaced. A replaced userfaultfd still waits for
+/// its events to be read, until poll(2) returns and lets go of it.
+const CHECK_MS: libc::c_int = 1000;
+
+/// The userfaultfd of a process.
 struct Userfault {
     fd: OwnedFd,
-    process: u32,
+    process: ThisProcess,
     maps: Maps,
     changes: Changes,
+    /// Whether the thread has started: it allocates nothing any more.
+    runs: AtomicBool,
+    dead: AtomicBool,
     reading: AtomicBool,
     /// The watched ranges, each as often as it is watched.
     watched: Mutex<Vec<Range<usize>>>,
@@ -118,19 +142,12 @@ impl Userfault {
     /// The monitor of this process, which stays for its life. A forked child needs one of its own.
     fn get() -> Result<&'static Self, String> {
         static CURRENT: AtomicPtr<Userfault> = AtomicPtr::new(ptr::null_mut());
-        let process = std::process::id();
         let old = CURRENT.load(Ordering::Acquire);
         // SAFETY: null, or published below and never freed.
-        if let Some(known) = unsafe { old.as_ref() }.filter(|known| known.process == process) {
+        if let Some(known) = unsafe { old.as_ref() }.filter(|known| known.process.is_here()) {
             return Ok(known);
         }
-        let fresh: &'static Self = Box::leak(Box::new(Self::open(process).map_err(|error| advice(&error))?));
-        // Before anybody can watch memory: its changes wait for this thread.
-        let spawned = without_signals(|| {
-            let builder = std::thread::Builder::new().name("ofi-mr-monitor".into()).stack_size(64 << 10);
-            builder.spawn(|| fresh.run())
-        });
-        spawned.map_err(|error| format!("no thread for the memory monitor: {error}"))?;
+        let fresh = Self::start()?;
         let ours = ptr::from_ref(fresh).cast_mut();
         Ok(match CURRENT.compare_exchange(old, ours, Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) => fresh,
@@ -140,7 +157,37 @@ impl Userfault {
         })
     }
 
-    fn open(process: u32) -> io::Result<Self> {
+    /// A monitor whose thread runs.
+    fn start() -> Result<&'static Self, String> {
+        let release = kernel_release();
+        if !is_since(&release, SINCE) {
+            return Err(format!(
+                "Linux {release} may report changes of memory late: use Linux 5.15 or later"
+            ));
+        }
+        let made = Box::into_raw(Box::new(Self::open().map_err(|error| advice(&error))?));
+        // SAFETY: freed below only if no thread was started that uses it.
+        let fresh: &'static Self = unsafe { &*made };
+        let spawned = without_signals(|| {
+            let builder = std::thread::Builder::new().name("ofi-mr-monitor".into()).stack_size(64 << 10);
+            builder.spawn(|| fresh.run())
+        });
+        if let Err(error) = spawned {
+            // SAFETY: made above; the thread that would have used it was not started.
+            drop(unsafe { Box::from_raw(made) });
+            return Err(format!("no thread for the memory monitor: {error}"));
+        }
+        let end = Instant::now() + START_TIMEOUT;
+        while !fresh.runs.load(Ordering::Acquire) {
+            if Instant::now() >= end {
+                return Err(format!("the memory monitor's thread did not start within {START_TIMEOUT:?}"));
+            }
+            std::thread::sleep(Duration::from_micros(50));
+        }
+        Ok(fresh)
+    }
+
+    fn open() -> io::Result<Self> {
         let flags = libc::O_CLOEXEC | libc::O_NONBLOCK | USER_MODE_ONLY;
         // SAFETY: no memory is involved.
         let fd = unsafe { libc::syscall(libc::SYS_userfaultfd, flags) };
@@ -153,21 +200,55 @@ impl Userfault {
         ioctl(&fd, IO_API, &mut api)?;
         Ok(Self {
             fd,
-            process,
+            process: ThisProcess::new()?,
             maps: Maps::open()?,
             changes: Changes::default(),
+            runs: AtomicBool::new(false),
+            dead: AtomicBool::new(false),
             reading: AtomicBool::new(false),
             watched: Mutex::default(),
         })
     }
 
-    fn run(&self) -> ! {
+    /// Reads events until the descriptor has gone.
+    fn run(&self) {
+        run_anywhere();
+        self.runs.store(true, Ordering::Release);
         let mut wait = libc::pollfd { fd: self.fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
         loop {
-            // SAFETY: one entry, for an open descriptor.
-            unsafe { libc::poll(&raw mut wait, 1, -1) };
-            self.read();
+            // SAFETY: one entry.
+            let found = unsafe { libc::poll(&raw mut wait, 1, CHECK_MS) };
+            if found < 0 && io::Error::last_os_error().kind() != io::ErrorKind::Interrupted {
+                std::thread::sleep(Duration::from_millis(1)); // such as with RLIMIT_NOFILE 0
+            }
+            // Only if the kernel says that an event is there: the program may have closed this descriptor, and got its
+            // number for another, whose data is not to be read here.
+            match self.ask() {
+                Asked::Changing => self.read(),
+                Asked::Unchanged => {}
+                Asked::Refused if found == 1 && wait.revents == libc::POLLIN => self.read(),
+                Asked::Refused => {}
+                Asked::Gone => return,
+            }
         }
+    }
+
+    /// Asks the kernel whether events were not read yet.
+    fn ask(&self) -> Asked {
+        // Invalid on purpose: it copies nothing. The kernel first checks for such events.
+        let mut copy = [0_u64; 5];
+        let asked = match ioctl(&self.fd, IO_COPY, &mut copy).map_err(|error| error.raw_os_error()) {
+            Err(Some(libc::EINVAL)) => return Asked::Unchanged,
+            Err(Some(libc::EAGAIN)) => return Asked::Changing,
+            Err(Some(libc::EBADF | libc::ENOTTY)) => Asked::Gone,
+            _ => Asked::Refused,
+        };
+        self.dead.store(true, Ordering::SeqCst);
+        asked
+    }
+
+    fn works(&self) -> bool {
+        self.process.is_here() && !self.dead.load(Ordering::SeqCst)
     }
 
     /// Reads queued events and publishes them.
@@ -193,14 +274,31 @@ impl Userfault {
     }
 }
 
+/// The kernel's answer about changes.
+#[derive(PartialEq, Eq)]
+enum Asked {
+    /// All events were read.
+    Unchanged,
+    /// Some were not.
+    Changing,
+    /// No answer, such as under a new seccomp filter. The thread still reads, as long as others may wait for it.
+    Refused,
+    /// The descriptor was closed, or is no userfaultfd any more.
+    Gone,
+}
+
 impl Watch for Userfault {
     fn watch(&self, pages: &Range<usize>) -> bool {
+        // First a cheap no: registering memory of files and taking that back splits and joins mappings.
+        if !self.works() || !self.maps.is_private(pages) {
+            return false;
+        }
         let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
-        // First, so that later changes of the mappings are reported.
         let mut register = [pages.start as u64, pages.len() as u64, MODE_WP, 0];
         if ioctl(&self.fd, IO_REGISTER, &mut register).is_err() {
             return false;
         }
+        // Again, since later changes of the mappings are reported.
         if !self.maps.is_private(pages) {
             self.end(pages, None, &watched);
             return false;
@@ -210,6 +308,9 @@ impl Watch for Userfault {
     }
 
     fn unwatch(&self, pages: &Range<usize>, gone: Option<&Range<usize>>) {
+        if !self.works() {
+            return;
+        }
         let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(at) = watched.iter().rposition(|known| known == pages) else { return };
         watched.swap_remove(at);
@@ -217,14 +318,13 @@ impl Watch for Userfault {
     }
 
     fn is_settled(&self) -> bool {
-        // Invalid on purpose: it copies nothing. The kernel first checks for events that were not read.
-        let mut copy = [0_u64; 5];
-        let changing = matches!(
-            ioctl(&self.fd, IO_COPY, &mut copy),
-            Err(error) if error.raw_os_error() == Some(libc::EAGAIN)
-        );
+        let is_unchanged = self.works() && self.ask() == Asked::Unchanged;
         fence(Ordering::SeqCst);
-        !changing && !self.reading.load(Ordering::SeqCst)
+        is_unchanged && !self.reading.load(Ordering::SeqCst)
+    }
+
+    fn is_here(&self) -> bool {
+        self.process.is_here()
     }
 
     fn published(&self) -> u64 {
@@ -276,12 +376,40 @@ fn without_signals<T>(spawn: impl FnOnce() -> T) -> T {
     made
 }
 
+/// Lets this thread run on all processors, without a real-time policy. A new thread has its creator's: behind a thread
+/// that spins on that processor, it would never read an event.
+fn run_anywhere() {
+    let all = [u64::MAX; 128];
+    // SAFETY: the set is read. The kernel takes those processors that there are, and that cpusets permit.
+    unsafe { libc::sched_setaffinity(0, size_of_val(&all), all.as_ptr().cast()) };
+    let param = libc::sched_param { sched_priority: 0 };
+    // SAFETY: the parameter is read.
+    unsafe { libc::sched_setscheduler(0, libc::SCHED_OTHER, &raw const param) };
+}
+
+/// As uname(2) names it, such as `6.1.0-18-amd64`.
+fn kernel_release() -> String {
+    let mut names = MaybeUninit::<libc::utsname>::zeroed();
+    // SAFETY: room for the names.
+    unsafe { libc::uname(names.as_mut_ptr()) };
+    // SAFETY: zeroed, and written by the call.
+    let names = unsafe { names.assume_init() };
+    names.release.iter().take_while(|&&byte| byte != 0).map(|&byte| char::from(byte as u8)).collect()
+}
+
+fn is_since(release: &str, (major, minor): (u32, u32)) -> bool {
+    let mut numbers =
+        release.split(|letter: char| !letter.is_ascii_digit()).map_while(|text| text.parse().ok());
+    let found: (u32, u32) = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+    found >= (major, minor)
+}
+
 fn advice(error: &io::Error) -> String {
     let why = match error.raw_os_error() {
         Some(libc::ENOSYS) => "this kernel has no userfaultfd(2)",
         Some(libc::EPERM) => "a seccomp filter, such as Docker's, forbids userfaultfd(2)",
         Some(libc::EINVAL) => {
-            "userfaultfd(2) of this kernel does not protect pages from writes (Linux 5.11 on x86-64 does)"
+            "userfaultfd(2) of this kernel does not protect pages from writes (Linux 5.15 does on x86-64, 6.10 on arm64)"
         }
         _ => "userfaultfd(2) failed",
     };

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use super::*;
-use crate::cache::{Cache, CacheLimits, Purpose};
+use crate::cache::{Cache, CacheLimits, Memory, Purpose, RegisterError, is_shortage};
 
 /// The monitor of this process; `None` where the host permits none, such as in a container with a seccomp filter.
 fn monitor() -> Option<&'static dyn Watch> {
@@ -47,7 +47,7 @@ fn seen(watch: &dyn Watch, within: &Range<usize>, act: impl FnOnce()) -> Vec<Cha
 }
 
 #[test]
-fn every_way_to_replace_pages_is_reported() {
+fn munmap_mmap_mremap_and_madvise_are_reported() {
     let Some(watch) = monitor() else { return };
     let (page, len) = (page_size(), 4 * page_size());
     let start = map(len, libc::MAP_PRIVATE);
@@ -101,6 +101,100 @@ fn memory_of_files_and_shared_memory_is_not_watched() {
 }
 
 #[test]
+fn kernels_are_told_by_their_release() {
+    for (release, wanted) in [
+        ("5.15.0-1-amd64", true),
+        ("6.1.0", true),
+        ("10.0", true),
+        ("6", true),
+        ("5.14.21-default", false),
+        ("4.18.0-553.el8", false),
+        ("nonsense", false),
+        ("", false),
+    ] {
+        assert_eq!(is_since(release, SINCE), wanted, "{release}");
+    }
+    assert!(kernel_release().contains('.'));
+}
+
+/// The thread of a monitor has neither the processors nor the policy of the thread that opened it.
+#[test]
+fn the_thread_runs_on_any_processor() {
+    let cpus = || {
+        // SAFETY: any bits are a set.
+        let mut set = unsafe { std::mem::zeroed::<libc::cpu_set_t>() };
+        // SAFETY: room for the set.
+        assert!(unsafe { libc::sched_getaffinity(0, size_of_val(&set), &raw mut set) } == 0);
+        // SAFETY: a set.
+        unsafe { libc::CPU_COUNT(&set) }
+    };
+    let all = cpus();
+    let found = std::thread::spawn(move || {
+        // SAFETY: any bits are a set.
+        let mut one = unsafe { std::mem::zeroed::<libc::cpu_set_t>() };
+        // SAFETY: no memory is involved.
+        let here = unsafe { libc::sched_getcpu() };
+        // SAFETY: a processor of the set.
+        unsafe { libc::CPU_SET(here as usize, &mut one) };
+        // SAFETY: the set is read.
+        assert_eq!(unsafe { libc::sched_setaffinity(0, size_of_val(&one), &raw const one) }, 0);
+        assert_eq!(cpus(), 1);
+        std::thread::spawn(move || {
+            run_anywhere();
+            cpus()
+        })
+        .join()
+        .unwrap()
+    });
+    assert!(found.join().unwrap() >= all);
+}
+
+/// A program may close all descriptors, or put others in their places.
+#[test]
+fn a_monitor_whose_descriptor_has_gone_says_so() {
+    if monitor().is_none() {
+        return;
+    }
+    let fresh = Userfault::start().unwrap();
+    let len = 4 * page_size();
+    let start = map(len, libc::MAP_PRIVATE);
+    let span = start..start + len;
+    assert!(fresh.is_settled() && fresh.watch(&span));
+    let [from, _to] = pipe(page_size()).unwrap();
+    // SAFETY: this test's descriptors. The monitor stays for ever and does not close its own.
+    assert!(unsafe { libc::dup2(from.as_raw_fd(), fresh.fd.as_raw_fd()) } >= 0);
+    assert!(!fresh.is_settled() && !fresh.watch(&span));
+    fresh.unwatch(&span, None);
+    unmap(&span); // no event is waited for
+    assert!(!fresh.is_settled());
+}
+
+/// A child's calls leave the watches of its parent as they are.
+#[test]
+fn a_forked_child_does_not_unwatch_its_parents_memory() {
+    let Some(watch) = monitor() else { return };
+    let len = page_size();
+    let start = map(len, libc::MAP_PRIVATE);
+    let span = start..start + len;
+    assert!(watch.watch(&span));
+    // SAFETY: the child calls functions that neither allocate nor lock, and ends.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let is_idle = !watch.is_here() && !watch.is_settled() && !watch.watch(&span);
+        watch.unwatch(&span, None);
+        // SAFETY: it ends the child at once.
+        unsafe { libc::_exit(i32::from(!is_idle)) };
+    }
+    let mut status = -1;
+    // SAFETY: room for the status.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    assert_eq!(status, 0);
+    assert!(watch.is_here());
+    assert_eq!(seen(watch, &span, || unmap(&span)), [Change::Unmapped(span.clone())]);
+    watch.unwatch(&span, Some(&span));
+}
+
+#[test]
 fn a_monitor_has_a_name_or_a_reason_why_not() {
     assert!(by_name("disabled").is_ok_and(|found| found.is_none()));
     for (name, word) in [("memhooks", "system calls"), ("kdreg2", "kernel module"), ("nonsense", "nonsense")]
@@ -132,8 +226,14 @@ fn pipe(room: usize) -> io::Result<[OwnedFd; 2]> {
     }
 }
 
+impl RegisterError for io::Error {
+    fn is_shortage(&self) -> bool {
+        self.raw_os_error().is_some_and(is_shortage)
+    }
+}
+
 impl Pin {
-    fn new(start: usize, len: usize) -> io::Result<Self> {
+    fn new(start: usize, len: usize, _: Memory) -> io::Result<Self> {
         // A slot of the pipe for each page.
         let pipe = pipe((len / page_size() + 2).next_power_of_two() * page_size())?;
         let vector = libc::iovec { iov_base: start as *mut c_void, iov_len: len };

@@ -41,6 +41,15 @@ pub struct DomainCore<T: Transport> {
     pub events: DomainEvents,
 }
 
+impl<T: Transport> Drop for DomainCore<T> {
+    fn drop(&mut self) {
+        if !self.born.is_here() {
+            // The device's objects are shared with the parent: closing them here would take them from it.
+            std::mem::forget(Arc::clone(&self.part));
+        }
+    }
+}
+
 impl<T: Transport> DomainCore<T> {
     /// Opens a domain.
     ///

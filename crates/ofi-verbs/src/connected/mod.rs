@@ -201,7 +201,7 @@ impl Connected {
             receives,
             claimed: Slots::default(),
             shared: None,
-            requests: Requests::new(Slab::new(&*domain.transport.device, SLOTS, INJECT)?, sends),
+            requests: Requests::new(Slab::new(&domain.transport, SLOTS, INJECT)?, sends),
             ready: VecDeque::new(),
             waiter,
             domain: Arc::clone(domain),
@@ -384,6 +384,7 @@ impl Connected {
         if self.look || self.link.is_moving() || self.polls.is_multiple_of(POLLS_PER_EVENT_CHECK) {
             self.look = false;
             self.handle_events(host);
+            self.domain.transport.cache.tidy();
         }
     }
 
@@ -515,6 +516,7 @@ impl Connected {
         } else if !may_sleep(self) {
             return Arm::Ready;
         }
+        self.domain.transport.cache.tidy();
         if self.watch.is_ready() {
             self.look = true; // at the next poll
             return Arm::Ready;

@@ -126,8 +126,8 @@ impl Datagrams {
         let receives = RECEIVES.min(port.queue).min(port.completions / 2);
         let sends = SENDS.min(port.queue).min(port.completions - receives);
         let queues = of.open(ip, UdSizes { sends, receives, qkey: QKEY }).map_err(failed)?;
-        let sending = Slab::new(device, sends, port.mtu)?;
-        let receiving = Slab::new(device, receives, GRH + port.mtu)?;
+        let sending = Slab::new(&domain.transport, sends, port.mtu)?;
+        let receiving = Slab::new(&domain.transport, receives, GRH + port.mtu)?;
         // A LID means nothing on Ethernet, where some drivers report 1.
         let lid = if port.is_ethernet { 0 } else { port.lid };
         let name = Name { gid: port.gid, qp: queues.number(), lid };

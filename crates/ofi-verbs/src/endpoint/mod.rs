@@ -66,7 +66,7 @@ impl VerbsEndpoint {
             domain: Arc::clone(domain),
             caps: info.caps,
             orders_messages: info.tx_attr.msg_order.intersects(MsgOrder::WAS | MsgOrder::RAS),
-            adapter: Adapter::new(&*domain.transport.device, wanted)?,
+            adapter: Adapter::new(&domain.transport, wanted)?,
             kept: 0,
             kept_limit: KEPT_LIMIT,
             wishing: Vec::new(),
@@ -138,6 +138,7 @@ impl VerbsEndpoint {
         if self.connecting > 0 || self.common.turn.is_multiple_of(POLLS_PER_EVENT_CHECK) {
             self.handle_events(host);
             self.retire();
+            self.common.domain.transport.cache.tidy();
         }
         let common = &mut self.common;
         for peer in std::mem::take(&mut common.stalled) {
@@ -478,6 +479,7 @@ impl VerbsEndpoint {
         if !may_sleep(self) {
             return Arm::Ready;
         }
+        self.common.domain.transport.cache.tidy();
         if self.common.adapter.watch.is_ready() {
             self.connecting += 1; // makes the next poll check
             return Arm::Ready;
