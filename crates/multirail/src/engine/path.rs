@@ -1,9 +1,8 @@
 //! A path: one of our rails to one of a peer's, with its measurements.
 //!
-//! The time to move `len` bytes is `latency + (in flight + len) / rate`. Latency is measured as operations end; the rate
-//! follows from measured bandwidths and from the links' speeds (`shares.rs`). The engine does not wait for a rail that
-//! has stopped without an error: the longer no operation ends on it, the later its expected completion.
-
+//! The time to move `len` bytes is `latency + (in flight + len) / rate`. Latency is measured as operations end; the
+//! rate follows from measured bandwidths and from the links' speeds (`shares.rs`). The engine does not wait for a rail
+//! that has stopped without an error: the longer no operation ends on it, the later its expected completion.
 use std::time::Duration;
 
 use ofi::Errno;

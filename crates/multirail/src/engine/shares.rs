@@ -1,8 +1,8 @@
 //! How the bytes of a session are divided over its paths.
 //!
-//! Measured bandwidth alone cannot decide: where the host, its memory or a switch bounds all rails together, a path that
-//! is given less carries less, is measured to be slower, and would be given less again. So paths of one *kind* (provider,
-//! address format, and whether the NIC reports its speed) carry bytes in proportion to their links' speeds:
+//! Measured bandwidth alone cannot decide: where the host, its memory or a switch bounds all rails together, a path
+//! that is given less carries less, is measured to be slower, and would be given less again. So paths of one *kind*
+//! (provider, address format, and whether the NIC reports its speed) carry bytes in proportion to their links' speeds:
 //!
 //! - Each path has a *lead*: the bytes that it was given beyond its part, compared with the path of its kind that is
 //!   furthest behind. It counts like bytes in flight, so the path that is behind is preferred. Leads are bounded, so
