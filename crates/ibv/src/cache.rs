@@ -207,8 +207,8 @@ impl<R> Cache<R> {
         drop(kept); // the caller has another
     }
 
-    /// Drops registrations of watched memory that has changed. Endpoints call it when they poll and before they sleep, so
-    /// that unmapped memory does not stay pinned, nor open to peers.
+    /// Drops registrations of watched memory that has changed. Endpoints call it when they poll and before they sleep,
+    /// so that unmapped memory does not stay pinned, nor open to peers.
     pub fn tidy(&self) {
         if let Some((watch, _)) = self.watch
             && watch.published() != self.applied.load(Ordering::Relaxed)
