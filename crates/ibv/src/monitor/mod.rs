@@ -11,6 +11,7 @@
 //! has released its lock on the mappings. [`Watch::is_settled`] closes this gap: while an event is not read yet, the
 //! kernel refuses `UFFDIO_COPY` with `EAGAIN`. Before Linux 5.15 it does so only until the first of several threads
 //! goes on, so there is no monitor. `MADV_DONTNEED` is the exception: its event comes before the change.
+//!
 //! Invariants:
 //! - The thread takes no lock and neither allocates nor frees: a thread that holds a lock, such as the allocator's, may
 //!   wait in munmap for it. The standard library allocates when a thread starts, so no memory is watched before that.
@@ -408,7 +409,7 @@ fn advice(error: &io::Error) -> String {
         Some(libc::ENOSYS) => "this kernel has no userfaultfd(2)",
         Some(libc::EPERM) => "a seccomp filter, such as Docker's, forbids userfaultfd(2)",
         Some(libc::EINVAL) => {
-            "userfaultfd(2) of this kernel does not protect pages from writes (Linux 5.15 does on x86-64, 6.10 on arm64)"
+            "userfaultfd(2) of this kernel does not protect pages from writes (x86-64: Linux 5.15; arm64: 6.10)"
         }
         _ => "userfaultfd(2) failed",
     };

@@ -77,7 +77,7 @@ unsafe impl Device for Handle {
     }
 
     unsafe fn register(&self, addr: *mut u8, len: usize, access: Access) -> Result<Box<dyn Region>> {
-        if matches!(access, Access::Local) && self.0.refuses.load(Ordering::Relaxed) {
+        if matches!(access, Access::Local | Access::LocalWrite) && self.0.refuses.load(Ordering::Relaxed) {
             return Err(Error::new(Errno::ENOMEM));
         }
         let key = self.0.lock().register(addr.expose_provenance() as u64, len, access);
@@ -91,7 +91,7 @@ unsafe impl Device for Handle {
         iova: u64,
         access: Access,
     ) -> Result<Box<dyn Region>> {
-        if matches!(access, Access::Local) && self.0.refuses.load(Ordering::Relaxed) {
+        if matches!(access, Access::Local | Access::LocalWrite) && self.0.refuses.load(Ordering::Relaxed) {
             return Err(Error::new(Errno::ENOMEM));
         }
         let mapped = Mapped::new(dmabuf.fd, dmabuf.offset, len, iova)?;

@@ -4,6 +4,7 @@ use std::sync::{Arc, LazyLock};
 
 use ofi_efa::srd::{Access, Device};
 use ofi_efa::wire::Features;
+use ofi_testkit::fork::Forked;
 use ofi_testkit::prelude::*;
 use ofi_testkit::srd::{Handle, Plan, SimulatedDevice};
 
@@ -143,4 +144,27 @@ fn a_fence_does_not_wait_for_what_has_gone_with_its_context() {
     let tx = transmitting(&hub);
     wait::drive(&[&tx, &rx], "room", || tx.out(to_raw, &word).context(4).msg(fenced).send().ok());
     wait::drive(&[&tx, &rx], "the fenced send", || tx.next_of(4)).done();
+}
+
+/// A child has its parent's device descriptor, so the kernel would let it deregister its parent's memory.
+#[test]
+fn a_forked_child_that_drops_a_domain_deregisters_nothing() {
+    let _alone = alone();
+    let kit: &dyn Kit = &EfaPair;
+    let before = DEVICE.registrations();
+    let host = kit.opening().hints(on_own_device).open_disabled().expect("an endpoint");
+    let memory = Memory::new(LEN);
+    let region = host.register(&memory, MrAccess::REMOTE_READ).unwrap();
+    let domain = Arc::clone(&host.domain);
+    drop(host); // an endpoint keeps its domain in a child
+    let registered = DEVICE.registrations();
+    assert!(registered > before);
+    let mut both = Some((domain, region));
+    let child = Forked::start(|| {
+        drop(both.take());
+        i32::from(DEVICE.registrations() != registered)
+    });
+    child.finish(|| {});
+    drop(both);
+    assert_eq!(DEVICE.registrations(), before, "its parent does");
 }
