@@ -1,8 +1,9 @@
 //! Assigns chunks to paths.
 //!
-//! Paths pull: a chunk is cut when a path has room for it, and goes to the path that is expected to deliver it first, or
-//! that has had less than its part (`shares.rs`). So a fast path gets more, and a stalled path nothing new. A path that is
-//! much slower than its equals gets no more than it carries; for one that is a little slower they wait. If the best path is full, the chunk waits for it when that costs less than another path.
+//! Paths pull: a chunk is cut when a path has room for it, and goes to the path that is expected to deliver it first,
+//! or that has had less than its part (`shares.rs`). So a fast path gets more, and a stalled path nothing new. A path
+//! that is much slower than its equals gets no more than it carries; for one that is a little slower they wait. If the
+//! best path is full, the chunk waits for it when that costs less than another path.
 
 use std::time::Duration;
 
