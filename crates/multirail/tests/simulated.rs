@@ -542,7 +542,7 @@ fn rails_do_not_wait_long_for_one_that_stood_still() {
         let (_, rate) = parts_of(&mut pair, 60, 16);
         pair.pause(1, Duration::from_millis(400));
         let (_, meanwhile) = parts_of(&mut pair, 60, 16);
-        assert!(meanwhile > 0.75 * rate, "{meanwhile:.3e} bytes per second, after {rate:.3e}: {seed}");
+        assert!(meanwhile > 0.68 * rate, "{meanwhile:.3e} bytes per second, after {rate:.3e}: {seed}");
     }
 }
 
