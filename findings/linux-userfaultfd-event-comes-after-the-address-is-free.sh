@@ -9,7 +9,8 @@
 # memory that is registered for write protection, too.)
 #
 # Versions: Linux 6.1.0-57 (Debian 12) and 6.18.44, x86-64.
-# Seen: the output below. This script needs python3 on x86-64, and userfaultfd that no seccomp filter forbids. It fails if the outcome changes.
+# Seen: the output below. This script needs python3 on x86-64, and userfaultfd that no seccomp filter forbids.
+# It fails if the outcome changes.
 set -eu
 seen=$(mktemp)
 trap 'rm -f "$seen"' EXIT

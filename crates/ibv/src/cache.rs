@@ -52,7 +52,7 @@ pub enum Purpose {
 
 /// Until when a registration may be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Memory {
+pub enum KeptAs {
     /// Until the range is removed.
     Range,
     /// Until the pages are replaced. No change of their protection is reported: a registration for requests of this end
@@ -233,7 +233,7 @@ impl<R> Cache<R> {
         purpose: Purpose,
         start: usize,
         len: usize,
-        mut make: impl FnMut(usize, usize, Memory) -> Result<R, E>,
+        mut make: impl FnMut(usize, usize, KeptAs) -> Result<R, E>,
     ) -> Result<Arc<R>, E> {
         let is_guarded = purpose == Purpose::Exposed && self.state().ranges.is_guarded(start, len);
         if !is_guarded {
@@ -244,7 +244,7 @@ impl<R> Cache<R> {
                 return Ok(made);
             }
         }
-        let made = self.with_room(|| make(start, len, Memory::Lent))?;
+        let made = self.with_room(|| make(start, len, KeptAs::Lent))?;
         self.state().counts.misses += 1;
         Ok(Arc::new(made))
     }
@@ -290,7 +290,7 @@ impl<R> Cache<R> {
         purpose: Purpose,
         start: usize,
         len: usize,
-        mut make: impl FnMut(usize, usize, Memory) -> Result<R, E>,
+        mut make: impl FnMut(usize, usize, KeptAs) -> Result<R, E>,
     ) -> Result<Option<Kept<R>>, E> {
         let mut state = self.state();
         let Some(id) = state.ranges.find(purpose, start, len) else { return Ok(None) };
@@ -304,9 +304,9 @@ impl<R> Cache<R> {
             return Ok(None);
         }
         // Under the lock, so that no other thread removes the range meanwhile, or registers it a second time.
-        let mut made = make(id.start, bytes, Memory::Range);
+        let mut made = make(id.start, bytes, KeptAs::Range);
         if made.as_ref().is_err_and(E::is_shortage) && !self.release(&mut state).is_empty() {
-            made = make(id.start, bytes, Memory::Range);
+            made = make(id.start, bytes, KeptAs::Range);
         }
         let made = made.map(Arc::new).inspect_err(|_| state.ranges.refuse(id, purpose))?;
         state.counts.misses += 1;
@@ -324,7 +324,7 @@ impl<R> Cache<R> {
         purpose: Purpose,
         start: usize,
         len: usize,
-        make: &mut impl FnMut(usize, usize, Memory) -> Result<R, E>,
+        make: &mut impl FnMut(usize, usize, KeptAs) -> Result<R, E>,
     ) -> Option<Arc<R>> {
         let (watch, limits) = self.watch?;
         let end = start.checked_add(len)?;
@@ -358,7 +358,7 @@ impl<R> Cache<R> {
         if state.was_emptied(pages.clone()) || !watch.watch(&pages) {
             return None;
         }
-        let Ok(made) = make(whole.start, whole.len(), Memory::Watched) else {
+        let Ok(made) = make(whole.start, whole.len(), KeptAs::Watched) else {
             watch.unwatch(&pages, None);
             return None;
         };

@@ -21,9 +21,9 @@ pub struct Options {
     pub max_message: Option<usize>,
     /// Initiators only: spreads each transfer over its period instead of sending it at once. Off by default.
     pub pacing: Option<Pacing>,
-    /// The authorization key that both ends share, for providers that have keys (`udp`, `tcp` and `shm`): nobody without
-    /// it can connect or write, and `udp` and `tcp` encrypt what they send. Flows with keys of their own are kept apart.
-    /// Ends of the C++ SDK have no keys.
+    /// The authorization key that both ends share, for providers that have keys (`udp`, `tcp` and `shm`): nobody
+    /// without it can connect or write, and `udp` and `tcp` encrypt what they send. Flows with keys of their own are
+    /// kept apart. Ends of the C++ SDK have no keys.
     pub key: Option<Key>,
     /// Targets only: the sizes of commits that the flow is created with. An initiator of the C++ SDK sends batches of
     /// samples up to the target's `max_sync_batch_size_hint`, and none that are longer: give both flows the same hints.

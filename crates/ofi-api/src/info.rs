@@ -122,8 +122,8 @@ pub struct EpAttr {
     /// The longest transfer, in bytes, for which a write stays behind an earlier write: 0 for none, `usize::MAX` for
     /// all.
     pub max_order_waw_size: usize,
-    /// The structure of tags: [`TAG_BITS`] (0), [`TAG_MPI`], [`TAG_CCL`], or alternating runs of ones and zeroes that mark
-    /// the fields of a tag.
+    /// The structure of tags: [`TAG_BITS`] (0), [`TAG_MPI`], [`TAG_CCL`], or alternating runs of ones and zeroes that
+    /// mark the fields of a tag.
     pub mem_tag_format: u64,
     /// The number of transmit contexts, or [`SHARED_CONTEXT`].
     pub tx_ctx_cnt: usize,

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
 
-use ibv::cache::{Cache, CacheLimits, Memory, Purpose, RegisterError, Watched, is_shortage};
+use ibv::cache::{Cache, CacheLimits, KeptAs, Purpose, RegisterError, Watched, is_shortage};
 use ofi_api::{Errno, Error, Info, MrMode, Result};
 use ofi_core::config::{MR_CACHE_MAX_COUNT, MR_CACHE_MAX_SIZE, MR_CACHE_MONITOR};
 use rustc_hash::FxHashSet;
@@ -32,9 +32,9 @@ impl Withdrawn {
 }
 
 /// A registration's error, for the cache.
-struct Refused(Error);
+struct Unregistered(Error);
 
-impl RegisterError for Refused {
+impl RegisterError for Unregistered {
     fn is_shortage(&self) -> bool {
         is_shortage(self.0.errno().get())
     }
@@ -126,9 +126,9 @@ impl Domain {
         let made = self.cache.get(purpose, addr.addr(), len, |start, len, memory| {
             // SAFETY: the caller's promise; for a whole range, the promise of the code that registered it, until it is
             // removed; for other memory around, the cache drops the registration when its pages are replaced.
-            unsafe { self.make(addr.with_addr(start), len, purpose, memory) }.map_err(Refused)
+            unsafe { self.make(addr.with_addr(start), len, purpose, memory) }.map_err(Unregistered)
         });
-        made.map_err(|Refused(error)| error)
+        made.map_err(|Unregistered(error)| error)
     }
 
     /// # Safety
@@ -138,13 +138,13 @@ impl Domain {
         addr: *mut u8,
         len: usize,
         purpose: Purpose,
-        memory: Memory,
+        memory: KeptAs,
     ) -> Result<Box<dyn srd::Region>> {
         let access = match (purpose, memory) {
             (Purpose::Exposed, _) => Access::RemoteRead,
             // A registration that requests may only read would be kept after the memory has become writable.
-            (Purpose::Local, Memory::Watched) => Access::LocalWrite,
-            (Purpose::Local, Memory::Range | Memory::Lent) => Access::Local,
+            (Purpose::Local, KeptAs::Watched) => Access::LocalWrite,
+            (Purpose::Local, KeptAs::Range | KeptAs::Lent) => Access::Local,
         };
         if let Some(made) = self.dmabufs.register(&*self.device, addr.addr(), len, access) {
             return made;
@@ -158,7 +158,7 @@ impl Domain {
     /// # Errors
     /// Those of `make`.
     pub fn with_room<T>(&self, mut make: impl FnMut() -> Result<T>) -> Result<T> {
-        self.cache.with_room(|| make().map_err(Refused)).map_err(|Refused(error)| error)
+        self.cache.with_room(|| make().map_err(Unregistered)).map_err(|Unregistered(error)| error)
     }
 
     /// As [`Domain::local`], for memory that the application has registered. Also returns the addresses that the
@@ -169,9 +169,9 @@ impl Domain {
     pub unsafe fn registered(&self, addr: *mut u8, len: usize) -> Option<(Range<usize>, Local)> {
         let found = self.cache.get_range(Purpose::Local, addr.addr(), len, |start, len, memory| {
             // SAFETY: the promise of the code that registered the range, until it is removed.
-            unsafe { self.make(addr.with_addr(start), len, Purpose::Local, memory) }.map_err(Refused)
+            unsafe { self.make(addr.with_addr(start), len, Purpose::Local, memory) }.map_err(Unregistered)
         });
-        found.unwrap_or_else(|Refused(error)| {
+        found.unwrap_or_else(|Unregistered(error)| {
             tracing::debug!(target: "ofi::efa::mr", %error, "registered memory is copied");
             None
         })

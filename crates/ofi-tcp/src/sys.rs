@@ -34,8 +34,8 @@ pub fn stream(v6: bool) -> Result<OwnedFd> {
 /// # Errors
 /// `FI_EADDRINUSE` and other errors of bind(2).
 pub fn bound(address: SocketAddr) -> Result<OwnedFd> {
-    // As C libfabric's: an earlier connection of this port may linger. Both sockets must say that it does not matter; one
-    // of any port says it afterwards, because it would share a port otherwise.
+    // As C libfabric's: an earlier connection of this port may linger. Both sockets must say that it does not matter;
+    // one of any port says it afterwards, because it would share a port otherwise.
     let socket = stream(address.is_ipv6())?;
     let reuse = |socket: &OwnedFd| sockopt::set_socket_reuseaddr(socket, true).map_err(failed("setsockopt"));
     if address.port() != 0 {

@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Once};
 
-use ibv::cache::{Cache, CacheLimits, Memory, Purpose, Watched};
+use ibv::cache::{Cache, CacheLimits, KeptAs, Purpose, Watched};
 use ibv::{Gid, ProtectionDomain};
 use ofi_api::{AddrFormat, Address, EpType, Errno, Error, Info, MrMode, Result};
 use ofi_core::config::{MR_CACHE_MAX_COUNT, MR_CACHE_MAX_SIZE, MR_CACHE_MONITOR};
@@ -116,8 +116,8 @@ impl Domain {
             let access = match (purpose, memory) {
                 (Purpose::Exposed, _) => Access::RemoteRead,
                 // A registration that requests may only read would be kept after the memory has become writable.
-                (Purpose::Local, Memory::Watched) => Access::LocalWrite,
-                (Purpose::Local, Memory::Range | Memory::Lent) => Access::Local,
+                (Purpose::Local, KeptAs::Watched) => Access::LocalWrite,
+                (Purpose::Local, KeptAs::Range | KeptAs::Lent) => Access::Local,
             };
             // SAFETY: the caller's promise; for a whole range, the promise of the code that added it, until it is
             // removed; for other memory around, the cache drops the registration when its pages are replaced.

@@ -92,8 +92,8 @@ pub fn log_settings() {
     warn_of_unknown_providers();
 }
 
-/// Logs the names in `FI_PROVIDER` and `FI_LOG_PROV` that no provider has. Does nothing if plug-ins may be loaded later:
-/// they may have any name.
+/// Logs the names in `FI_PROVIDER` and `FI_LOG_PROV` that no provider has. Does nothing if plug-ins may be loaded
+/// later: they may have any name.
 fn warn_of_unknown_providers() {
     if !PROVIDER_PATH.get().is_empty() {
         return;

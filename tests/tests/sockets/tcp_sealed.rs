@@ -159,8 +159,8 @@ const LOOPBACK: Subject<'_> = Subject::Ip(IpAddr::V4(Ipv4Addr::LOCALHOST));
 
 fn set(variables: &[(&str, &str)]) {
     for (name, value) in variables {
-        // SAFETY: this test is a process of its own under nextest, whose threads read the environment through std alone,
-        // which has a lock for it.
+        // SAFETY: this test is a process of its own under nextest, whose threads read the environment through std
+        // alone, which has a lock for it.
         unsafe { std::env::set_var(name, value) };
     }
 }

@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use std::collections::BTreeSet;
 
 /// A registration that records its memory.
-fn whole(start: usize, len: usize, _: Memory) -> Result<(usize, usize), &'static str> {
+fn whole(start: usize, len: usize, _: KeptAs) -> Result<(usize, usize), &'static str> {
     Ok((start, len))
 }
 
@@ -55,7 +55,7 @@ fn what_cannot_be_registered_is_not_kept_and_is_tried_once() {
     let id = cache.add(0, 10);
     let mut tries = 0;
     for wanted in [Err("no"), Ok(None), Ok(None)] {
-        let refuse = |_: usize, _: usize, _: Memory| {
+        let refuse = |_: usize, _: usize, _: KeptAs| {
             tries += 1;
             Err("no")
         };
@@ -106,7 +106,7 @@ proptest! {
 fn what_is_not_in_use_makes_room_for_what_is() {
     let cache = watching(PAGES, CacheLimits { count: 8, bytes: 1 << 20 });
     let room = Arc::new(());
-    let make = |_: usize, _: usize, _: Memory| {
+    let make = |_: usize, _: usize, _: KeptAs| {
         if Arc::strong_count(&room) > 2 { Err("full") } else { Ok(Arc::clone(&room)) }
     };
     let get = |page: usize| cache.get(LOCAL, page * PAGE, PAGE, make);
@@ -177,9 +177,9 @@ fn memory_that_cannot_be_written_is_not_kept_by_watching_it() {
         let mut made = Vec::new();
         let got = cache.get(LOCAL, PAGE, PAGE, |_, _, memory| {
             made.push(memory);
-            if memory == Memory::Watched { Err("cannot be written") } else { Ok(memory) }
+            if memory == KeptAs::Watched { Err("cannot be written") } else { Ok(memory) }
         });
-        assert_eq!((*got.unwrap(), made), (Memory::Lent, vec![Memory::Watched, Memory::Lent]));
+        assert_eq!((*got.unwrap(), made), (KeptAs::Lent, vec![KeptAs::Watched, KeptAs::Lent]));
         assert_eq!(cache.counts().kept, 0);
     }
 }
@@ -304,7 +304,7 @@ proptest! {
         let limits = CacheLimits { count, bytes: pages * PAGE };
         let mut cache = Cache::with(CacheLimits { count: 0, bytes: 0 }, Some((kernel, limits)));
         cache.page = PAGE;
-        let pin = |start: usize, len: usize, _: Memory| Ok::<_, &str>((start, kernel.generations(start, len)));
+        let pin = |start: usize, len: usize, _: KeptAs| Ok::<_, &str>((start, kernel.generations(start, len)));
         for (what, page, long, skip) in steps {
             let end = (page + long).min(PAGES);
             match what {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use super::*;
-use crate::cache::{Cache, CacheLimits, Memory, Purpose, RegisterError, is_shortage};
+use crate::cache::{Cache, CacheLimits, KeptAs, Purpose, RegisterError, is_shortage};
 
 /// The monitor of this process; `None` where the host permits none, such as in a container with a seccomp filter.
 fn monitor() -> Option<&'static dyn Watch> {
@@ -233,7 +233,7 @@ impl RegisterError for io::Error {
 }
 
 impl Pin {
-    fn new(start: usize, len: usize, _: Memory) -> io::Result<Self> {
+    fn new(start: usize, len: usize, _: KeptAs) -> io::Result<Self> {
         // A slot of the pipe for each page.
         let pipe = pipe((len / page_size() + 2).next_power_of_two() * page_size())?;
         let vector = libc::iovec { iov_base: start as *mut c_void, iov_len: len };

@@ -523,9 +523,9 @@ impl GrainWriter {
         (slot, GrainInfo::new(words.index.load(Ordering::Relaxed), grain, slot))
     }
 
-    /// Writes the reserved part of a grain's header. It stores only changed bytes, because readers have the
-    /// header in their caches. Zeros over a header that was zero when it was read or written since [`begin`](Self::begin)
-    /// cost no look at the slot: bytes that another writer stored after that stay.
+    /// Writes the reserved part of a grain's header. It stores only changed bytes, because readers have the header in
+    /// their caches. Zeros over a header that was zero when it was read or written since [`begin`](Self::begin) cost
+    /// no look at the slot: bytes that another writer stored after that stay.
     pub fn set_reserved(&self, index: u64, reserved: &[u8; 4068]) {
         let (is_zero, blank) = (copy::is_zero(reserved), self.blank(index));
         if is_zero && blank.load(Ordering::Relaxed) {
