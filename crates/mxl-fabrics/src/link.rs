@@ -286,6 +286,11 @@ impl Link {
         !self.flights.is_empty()
     }
 
+    /// Operations of this end under way to a peer.
+    pub fn operations(&self, peer: FiAddr) -> usize {
+        self.accounts.operations(peer)
+    }
+
     /// Whether the endpoint has no place for another operation, whatever its peer.
     pub fn is_full(&self) -> bool {
         self.accounts.are_full()

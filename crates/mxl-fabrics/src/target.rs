@@ -402,7 +402,7 @@ impl Polled for Target {
     fn rest(&self) -> WaitFor {
         let peer = self.peer.as_ref();
         let full = peer.and_then(|peer| Some((peer.addr, peer.next_message()?.0)));
-        let report = peer.and_then(InitiatorPeer::report_due).map(WaitFor::Until);
+        let report = peer.and_then(|peer| peer.report_due(&self.link)).map(WaitFor::Until);
         let dismissals = self.has_dismissals().then_some(WaitFor::Room);
         let room = full.map(|(addr, kind)| self.link.wait_for_room(addr, kind));
         [report, dismissals, room].into_iter().flatten().fold(WaitFor::Announced, WaitFor::or)

@@ -172,7 +172,9 @@ impl Initiator {
                 if number > peer.number {
                     return;
                 }
-                (peer.published, peer.full) = (peer.published.max(number), None);
+                if number > peer.published {
+                    (peer.published, peer.full) = (number, None);
+                }
                 let later = peer.arrived.split_off(&number);
                 let published = std::mem::replace(&mut peer.arrived, later);
                 peer.stats.published += published.len() as u64;

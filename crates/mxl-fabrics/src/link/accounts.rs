@@ -69,6 +69,11 @@ impl LinkAccounts {
         }
     }
 
+    /// Operations under way to a peer.
+    pub fn operations(&self, number: FiAddr) -> usize {
+        self.numbers.get(&number).map_or(0, |&id| self.table.get(id).operations)
+    }
+
     /// Whether the endpoint has no place for another operation, whatever its peer.
     pub fn are_full(&self) -> bool {
         self.places.is_full()
@@ -76,8 +81,8 @@ impl LinkAccounts {
 
     /// Whether another operation of a kind may be under way to a peer.
     pub fn has_place(&self, number: FiAddr, kind: MessageKind) -> bool {
-        let own = self.numbers.get(&number).map_or(0, |&id| self.table.get(id).operations);
-        self.places.has_place(own) && (kind == MessageKind::Connected || self.may_greet(number))
+        self.places.has_place(self.operations(number))
+            && (kind == MessageKind::Connected || self.may_greet(number))
     }
 
     /// Whether another greeting to a peer may be under way, or wait for a place of the endpoint.

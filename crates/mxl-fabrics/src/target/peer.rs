@@ -380,7 +380,7 @@ impl Target {
     pub(super) fn flush(&mut self) {
         self.send_dismissals();
         let Some(peer) = &mut self.peer else { return };
-        peer.report();
+        peer.report(&self.link);
         if peer.outbox.len() > UNHEARD {
             tracing::debug!(target: "mxl::fabrics", "an initiator sends requests and reads no answers");
             return self.part(Some(Why::Unheard));

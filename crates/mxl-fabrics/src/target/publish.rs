@@ -11,12 +11,16 @@ use super::slots::{grant, silence};
 use super::{Received, Ring, Target};
 use crate::Result;
 use crate::lateness;
+use crate::link::Link;
 use crate::message::{Commit, Message, WINDOW, widen};
 
 /// Commits after which the target reports its progress to the initiator at once.
 const TOLD_EVERY: u64 = WINDOW / 4;
 /// Interval of its reports otherwise: a report for each picture, and 200 in a second for the shortest batches of audio.
 const TOLD_WITHIN: Duration = Duration::from_millis(5);
+/// Interval at which the target repeats its last report to an initiator that commits nothing. The transport reports a
+/// dead process to those alone that have an operation under way to it.
+const KEEPALIVE: Duration = Duration::from_secs(5);
 
 /// A commit of which a part has arrived.
 pub(super) struct Pending {
@@ -40,17 +44,24 @@ impl Pending {
 
 impl InitiatorPeer {
     /// Reports what was published to the initiator, if that is due.
-    pub(super) fn report(&mut self) {
-        if self.report_due().is_some_and(|due| Instant::now() >= due) {
+    pub(super) fn report(&mut self, link: &Link) {
+        if self.report_due(link).is_some_and(|due| Instant::now() >= due) {
             (self.told, self.told_at) = (self.next, Instant::now());
             self.outbox.push_back(Message::Published { token: self.token, number: self.next });
         }
     }
 
-    /// The time of the next report, if there is something to report.
-    pub(super) fn report_due(&self) -> Option<Instant> {
-        let wait = if self.next - self.told < TOLD_EVERY { TOLD_WITHIN } else { Duration::ZERO };
-        (self.next > self.told).then(|| self.told_at + wait)
+    /// The time of the next report. There is none while a message to the initiator is under way and nothing is new.
+    pub(super) fn report_due(&self, link: &Link) -> Option<Instant> {
+        let wait = match self.next - self.told {
+            0 if !self.pending.is_empty() || !self.outbox.is_empty() || link.operations(self.addr) > 0 => {
+                return None;
+            }
+            0 => KEEPALIVE,
+            1..TOLD_EVERY => TOLD_WITHIN,
+            _ => Duration::ZERO,
+        };
+        Some(self.told_at + wait)
     }
 
     /// The commit to which a part belongs, if it is valid: the commit is near, and its parts agree with each other and

@@ -4,8 +4,9 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use mxl::{BatchHints, FlowDefinition, GrainReader, GrainWriter, Wait};
+use mxl_fabrics::{Provider, Received, Target};
 
-use super::common::{Folder, LONG, Running, byte_of, camera, demo, demo_until};
+use super::common::{ANY, Folder, LONG, Running, byte_of, camera, demo, demo_until};
 
 /// Writes a grain, and waits for a moment.
 fn write_one(writer: &GrainWriter, index: u64) {
@@ -186,6 +187,46 @@ fn either_end_dies_at_each_step_over_shared_memory() {
 fn either_end_dies_at_each_step_over_udp() {
     let service = (30_000 + std::process::id() % 10_000).to_string();
     either_end_dies_at_each_step("udp", "127.0.0.1", Some(&service));
+}
+
+/// An initiator dies that had nothing to send: no access and no message of its target was under way.
+fn an_idle_initiator_dies(provider: Provider) {
+    let (near, far) = (Folder::new(), Folder::new());
+    let definition = camera();
+    let _writer = near.domain().create_grains(&definition, &BatchHints::default()).unwrap();
+    let place = if provider == Provider::Tcp { (Some("127.0.0.1"), None) } else { ANY };
+    let mut target = Target::open(&far.domain(), &definition, provider, place, None).unwrap();
+    let info = far.path().join("info.json");
+    std::fs::write(&info, target.info().to_json()).unwrap();
+    let mut until = |what: &str, is_it: fn(&Received) -> bool| {
+        let begin = Instant::now();
+        while !target.read(Duration::from_millis(100)).unwrap().is_some_and(|received| is_it(&received)) {
+            assert!(begin.elapsed() < LONG, "{provider}: not {what}");
+        }
+    };
+    let at = format!("@{}", info.to_str().unwrap());
+    let id = definition.id.to_string();
+    let sending = demo(&["-i", "-p", &provider.to_string(), "-f", &id, "-t", &at], &near);
+    until("connected", |received| matches!(received, Received::Connected));
+    // What was sent for the connection has ended.
+    std::thread::sleep(Duration::from_millis(200));
+    sending.kill();
+    until("disconnected", |received| matches!(received, Received::Disconnected));
+}
+
+#[test]
+fn a_target_notices_that_an_idle_initiator_died_over_shared_memory() {
+    an_idle_initiator_dies(Provider::Shm);
+}
+
+#[test]
+fn a_target_notices_that_an_idle_initiator_died_over_udp() {
+    an_idle_initiator_dies(Provider::Udp);
+}
+
+#[test]
+fn a_target_notices_that_an_idle_initiator_died_over_tcp() {
+    an_idle_initiator_dies(Provider::Tcp);
 }
 
 #[test]
