@@ -41,8 +41,8 @@ use std::sync::{Arc, Weak};
 use ofi_api::{
     Address, AddressVector, AtomicKind, AtomicOp, AvSet, BindFlags, Caps, CollectiveOp, CompletionQueue,
     Context, Counter, CqBuffer, CqErrorEntry, Datatype, DeferredOp, Endpoint, EpOption, EpType, EventQueue,
-    FiAddr, FiOp, Fid, Group, Info, Multicast, ReceiveOp, Result, RmaOp, RxAttr, SendOp, SharedTransmit,
-    Statistic, TagMatch, Threshold, TxAttr, Watcher,
+    FiAddr, FiOp, Fid, Group, Info, Mode, Multicast, ReceiveOp, Result, RmaOp, RxAttr, SendOp,
+    SharedTransmit, Statistic, TagMatch, Threshold, TxAttr, Watcher,
 };
 
 use self::atomic::AtomicSide;
@@ -298,7 +298,9 @@ fn rx_side<T: Transport>(info: &Info, caps: Caps, attr: &RxAttr) -> RxSide<T> {
     let mut rx = RxSide::new(&datagram::budget(info));
     rx.lossy = datagram::is_lossy(info);
     rx.op_flags = attr.op_flags;
-    rx.may_receive = [message(Caps::MSG), message(Caps::TAGGED)];
+    // Where accesses with CQ data consume receives, endpoints without messages post them too.
+    let is_consumed = attr.mode.contains(Mode::RX_CQ_DATA);
+    rx.may_receive = [message(Caps::MSG) || is_consumed, message(Caps::TAGGED)];
     rx.report_source = caps.contains(Caps::SOURCE);
     rx.source_errors = caps.contains(Caps::SOURCE_ERR);
     rx.directed = caps.contains(Caps::DIRECTED_RECV);
