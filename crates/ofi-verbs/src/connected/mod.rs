@@ -38,7 +38,7 @@ use ofi_core::transport::{
 use ofi_ring::cq_arm::{CqArm, may_sleep};
 
 pub use self::config::Config;
-use self::memory::{registered, remote, unregistered};
+use self::memory::{registered, remote, sent, unregistered};
 use self::requests::{Request, Requests};
 use crate::adapter::{RECEIVE, Slab};
 use crate::cq_data::immediate;
@@ -341,7 +341,8 @@ impl Connected {
                 }
                 (Few::One([self.requests.slots.segment(slot, len)]), Few::default())
             }
-            None => registered(&self.domain, pieces, len).map_err(|error| failed(&error))?,
+            None if reads => registered(&self.domain, pieces, len).map_err(|error| failed(&error))?,
+            None => sent(&self.domain, pieces, len).map_err(|error| failed(&error))?,
         };
         let read = if reads && slot.is_some() { pieces.into() } else { Few::default() };
         // Only the request itself needs its completion.
