@@ -271,7 +271,7 @@ impl TargetInfo {
     pub(crate) fn check_sdk(&self, flow: &Geometry) -> Result<()> {
         if !plant::carries(self.provider) {
             return Err(bad(format!(
-                "the target belongs to the C++ SDK, whose protocol this library speaks over tcp, not over {}",
+                "the target belongs to the C++ SDK, whose protocol this library speaks over tcp and verbs, not over {}",
                 self.provider
             )));
         }

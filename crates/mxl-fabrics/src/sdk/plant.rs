@@ -11,8 +11,8 @@ use std::time::Instant;
 use ofi::raw::{
     BindFlags, Call, Caps, CompletionFlags, CompletionQueue, Context, CqAttr, CqBuffer, CqFormat,
     CqTaggedEntry, Domain, Endpoint, EpType, EqAttr, EqErrorEntry, Event, EventQueue, Fabric, Fid,
-    GetinfoFlags, Info, Lent, MrAccess, MrAttr, OpFlags, Piece, RemotePiece, RmaOp, Threading, Version,
-    WaitObj,
+    GetinfoFlags, Info, Lent, MemoryRegion, Mode, MrAccess, MrAttr, MrMode, OpFlags, Piece, ReceiveOp,
+    RemotePiece, RmaOp, Threading, Version, WaitObj,
 };
 use ofi::{AddrFormat, Address, Buffer, Errno, FiAddr, Hints, RawBuffer};
 use ofi_core::fork::Born;
@@ -24,10 +24,13 @@ use crate::{Error, Options, Provider, Result};
 
 /// Entries of one queue read.
 const BATCH: usize = 16;
+/// Receives of a connection whose provider consumes one for each write with CQ data. A peer's writes wait while there
+/// is none.
+const RECEIVES: usize = 64;
 
 /// Whether the provider has the connected endpoints that this protocol uses.
 pub(crate) const fn carries(provider: Provider) -> bool {
-    matches!(provider, Provider::Tcp)
+    matches!(provider, Provider::Tcp | Provider::Verbs)
 }
 
 /// A domain for connected endpoints of one end of a flow.
@@ -38,6 +41,12 @@ pub(crate) struct Plant {
     pub domain: Arc<dyn Domain>,
     pub fabric: Arc<dyn Fabric>,
     limits: Limits,
+    /// Receives that a connection keeps posted for the peer's CQ data: none where the provider needs none.
+    receives: usize,
+    /// Whether the provider's device reads the memory of this end itself.
+    reads_memory: bool,
+    /// Registrations of the source's memory, by address.
+    sources: HashMap<usize, Arc<dyn MemoryRegion>>,
     next: OpId,
 }
 
@@ -60,7 +69,8 @@ impl Plant {
         hints.info.fabric_attr.prov_name = provider.of_stack().into();
         hints.info.ep_attr.ep_type = EpType::Msg;
         hints.info.domain_attr.threading = Threading::Safe;
-        hints.info.domain_attr.mr_mode = MR_MODE;
+        hints.info.domain_attr.mr_mode = MR_MODE.difference(MrMode::LOCAL);
+        hints.info.mode = Mode::RX_CQ_DATA;
         hints.info.caps = Caps::MSG | Caps::RMA;
         let is_bound = node.is_some() || service.is_some();
         let flags = if is_bound { GetinfoFlags::SOURCE } else { GetinfoFlags::empty() };
@@ -79,7 +89,12 @@ impl Plant {
         let eq = fabric.open_eq(&attr).map_err(Error::stack("open the event queue"))?;
         let attr = CqAttr { size: 0, format: CqFormat::Tagged, wait_obj: WaitObj::Fd, wait_set: None };
         let cq = domain.open_cq(&attr).map_err(Error::stack("open the queue"))?;
-        Ok(Self { info, cq, eq, domain, fabric, limits, next: 0 })
+        let receives = match info.mode | info.rx_attr.mode {
+            mode if mode.contains(Mode::RX_CQ_DATA) => RECEIVES.min(info.rx_attr.size),
+            _ => 0,
+        };
+        let (reads_memory, sources) = (provider == Provider::Verbs, HashMap::new());
+        Ok(Self { info, cq, eq, domain, fabric, limits, receives, reads_memory, sources, next: 0 })
     }
 
     /// The limits of one write.
@@ -98,6 +113,24 @@ impl Plant {
         attr.requested_key = getrandom::u64().unwrap_or(0);
         let region = self.domain.register(&attr).map_err(Error::stack("register memory for a peer"))?;
         Ok(Window(region))
+    }
+
+    /// Registers memory of the source once, if the provider's device reads it: the provider would else register parts
+    /// of it for each write. Without a registration, which the system may refuse, it does so.
+    fn register(&mut self, source: Memory) {
+        let key = source.addr as usize;
+        if !self.reads_memory || source.len == 0 || self.sources.contains_key(&key) {
+            return;
+        }
+        let pieces = [Piece::new(source.addr, source.len)];
+        // SAFETY: the memory is mapped as long as the flow is open, which is longer than this; no peer may touch it.
+        let attr = unsafe { MrAttr::new(&pieces, MrAccess::WRITE) };
+        match self.domain.register(&attr) {
+            Ok(region) => drop(self.sources.insert(key, region)),
+            Err(error) => {
+                tracing::debug!(target: "mxl::fabrics", %error, "memory of the source is not registered");
+            }
+        }
     }
 
     /// An endpoint for a connection: of a request, or one that will connect.
@@ -204,8 +237,24 @@ impl Line {
     }
 
     /// Accepts as the C++ SDK does: with one byte.
-    pub fn accept(&self) -> Result<(), ofi::Error> {
-        self.endpoint()?.accept(&[0])
+    pub fn accept(&self, plant: &Plant) -> Result<(), ofi::Error> {
+        self.endpoint()?.accept(&[0])?;
+        self.post_receives(plant.receives)
+    }
+
+    /// Replaces the receives that this many writes with CQ data have consumed.
+    pub fn replace_receives(&self, plant: &Plant, consumed: usize) -> Result<(), ofi::Error> {
+        self.post_receives(consumed.min(plant.receives))
+    }
+
+    fn post_receives(&self, count: usize) -> Result<(), ofi::Error> {
+        for _ in 0..count {
+            // SAFETY: there is no memory.
+            let lent = unsafe { Lent::new(&[], &[]) };
+            let receive = ReceiveOp { call: Call::Msg, ..ReceiveOp::new(lent, Context(0)) };
+            self.endpoint()?.receive(&receive)?;
+        }
+        Ok(())
     }
 
     /// Writes to the peer's memory. `None` if there is no room now.
@@ -221,9 +270,12 @@ impl Line {
             pieces.insert(0, Piece::new(raw.addr(), raw.len()));
         }
         let len: usize = raw.len() + spans.iter().map(|span| span.len as usize).sum::<usize>();
+        if !spans.is_empty() {
+            plant.register(source);
+        }
         plant.next += 1;
         let id = plant.next;
-        // The providers that `carries` names need no registration of local memory.
+        // The providers that `carries` names take memory without a descriptor.
         // SAFETY: the header belongs to the table until its write has ended, or the endpoint is closed; on an error it
         // was not lent. The rest is the caller's promise.
         let buf = unsafe { Lent::new(&pieces, &[]) };

@@ -203,6 +203,9 @@ impl Ingress {
             was_busy = true;
             if let Some(caller) = self.caller.as_mut().filter(|_| !found.data.is_empty()) {
                 caller.heard = Instant::now();
+                if let Err(error) = caller.line.replace_receives(&self.plant, found.data.len()) {
+                    tracing::debug!(target: "mxl::fabrics", %error, "no receives for an initiator's writes");
+                }
                 self.marks.extend(found.data);
             }
             for event in found.events {
@@ -293,7 +296,7 @@ impl Ingress {
                 unsafe { start.wrapping_add(at).write_volatile(0) };
             }
         }
-        match self.plant.line(Some(&request)).and_then(|line| line.accept().map(|()| line)) {
+        match self.plant.line(Some(&request)).and_then(|line| line.accept(&self.plant).map(|()| line)) {
             Ok(line) => self.caller = Some(Caller { line, is_established: false, heard: Instant::now() }),
             Err(error) => {
                 tracing::debug!(target: "mxl::fabrics", %error, "a request could not be accepted");

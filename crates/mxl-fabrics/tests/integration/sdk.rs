@@ -7,10 +7,15 @@ use std::time::Instant;
 use mxl::{BatchHints, FlowDefinition, GrainWriter, Wait};
 use mxl_fabrics::{Error, Initiator, Options, PeerState, Protocol, Provider, Received, Target, TargetInfo};
 
-use crate::common::sdk::{HEADER, Room, SdkInitiator, SdkTarget, Stands};
+use crate::common::sdk::{HEADER, Room, SdkInitiator, SdkTarget, Stands, node};
 use crate::common::{Folder, LONG, camera, microphone};
 
 const LOCAL: (Option<&str>, Option<&str>) = (Some("127.0.0.1"), None);
+
+/// The place of a provider.
+fn local(provider: Provider) -> (Option<&'static str>, Option<&'static str>) {
+    (Some(node(&provider.to_string())), None)
+}
 
 /// Runs both ends until `is_done`.
 #[track_caller]
@@ -69,11 +74,10 @@ fn alpha() -> FlowDefinition {
     FlowDefinition::parse(&text).unwrap()
 }
 
-#[test]
-fn an_initiator_of_the_sdk_sends_grains_and_slices_to_a_target_of_ours() {
+fn grains_of_the_sdk(provider: Provider) {
     for (definition, planes) in [(camera(), vec![512]), (alpha(), vec![512, 256])] {
         let far = Folder::new();
-        let mut target = Target::open(&far.domain(), &definition, Provider::Tcp, LOCAL, None).unwrap();
+        let mut target = Target::open(&far.domain(), &definition, provider, local(provider), None).unwrap();
         let info = target.info().to_json();
         let mut initiator = SdkInitiator::connect(&info);
         assert_eq!(initiator.slots(), 10);
@@ -116,6 +120,18 @@ fn an_initiator_of_the_sdk_sends_grains_and_slices_to_a_target_of_ours() {
     }
 }
 
+#[test]
+fn an_initiator_of_the_sdk_sends_grains_and_slices_to_a_target_of_ours() {
+    grains_of_the_sdk(Provider::Tcp);
+}
+
+#[cfg(feature = "verbs")]
+#[test]
+#[ignore = "needs an RDMA device of 10.77.0.1: cargo xtask rdma"]
+fn an_initiator_of_the_sdk_sends_grains_and_slices_to_a_target_of_ours_over_verbs() {
+    grains_of_the_sdk(Provider::Verbs);
+}
+
 /// A source of ours with a grain.
 fn commit(writer: &GrainWriter, index: u64) -> Vec<u8> {
     let mut grain = writer.open(index).unwrap();
@@ -125,15 +141,15 @@ fn commit(writer: &GrainWriter, index: u64) -> Vec<u8> {
     bytes
 }
 
-#[test]
-fn an_initiator_of_ours_sends_grains_and_slices_to_a_target_of_the_sdk() {
+fn grains_to_the_sdk(provider: Provider) {
     for definition in [camera(), alpha()] {
         let near = Folder::new();
         let writer = near.domain().create_grains(&definition, &BatchHints::default()).unwrap().writer;
         let len = writer.open(0).unwrap().len();
         // Its ring has another length.
-        let mut target = SdkTarget::open(77, None, 7, HEADER + len, false);
-        let mut initiator = Initiator::open(&near.domain(), definition.id, Provider::Tcp, LOCAL).unwrap();
+        let mut target = SdkTarget::open_over(&provider.to_string(), 77, None, (7, HEADER + len), false);
+        let mut initiator =
+            Initiator::open(&near.domain(), definition.id, provider, local(provider)).unwrap();
         initiator.add(&TargetInfo::parse(&target.info()).unwrap()).unwrap();
         assert_eq!(initiator.protocol(77), Some(Protocol::Sdk));
         until(|| {
@@ -206,6 +222,18 @@ fn an_initiator_of_ours_sends_grains_and_slices_to_a_target_of_the_sdk() {
     }
 }
 
+#[test]
+fn an_initiator_of_ours_sends_grains_and_slices_to_a_target_of_the_sdk() {
+    grains_to_the_sdk(Provider::Tcp);
+}
+
+#[cfg(feature = "verbs")]
+#[test]
+#[ignore = "needs an RDMA device of 10.77.0.1: cargo xtask rdma"]
+fn an_initiator_of_ours_sends_grains_and_slices_to_a_target_of_the_sdk_over_verbs() {
+    grains_to_the_sdk(Provider::Verbs);
+}
+
 /// A channel's sample as bytes.
 fn sample(channel: u32, at: u64) -> [u8; 4] {
     (channel as f32 * 1000.0 + (at % 977) as f32).to_le_bytes()
@@ -220,11 +248,10 @@ fn floats(bytes: &[u8]) -> Vec<f32> {
     bytes.chunks_exact(4).map(|word| f32::from_le_bytes(word.try_into().unwrap())).collect()
 }
 
-#[test]
-fn an_initiator_of_the_sdk_sends_samples_to_a_target_of_ours() {
+fn samples_of_the_sdk(provider: Provider) {
     for channels in [2, 16] {
         let (far, definition) = (Folder::new(), microphone(channels));
-        let mut target = Target::open(&far.domain(), &definition, Provider::Tcp, LOCAL, None).unwrap();
+        let mut target = Target::open(&far.domain(), &definition, provider, local(provider), None).unwrap();
         let mut initiator = SdkInitiator::connect(&target.info().to_json());
         // What the SDK's targets of 48 kHz have.
         assert_eq!((initiator.slots(), initiator.entry_size), (41, Some(16 + 480 * 4 * channels as usize)));
@@ -276,6 +303,18 @@ fn an_initiator_of_the_sdk_sends_samples_to_a_target_of_ours() {
     }
 }
 
+#[test]
+fn an_initiator_of_the_sdk_sends_samples_to_a_target_of_ours() {
+    samples_of_the_sdk(Provider::Tcp);
+}
+
+#[cfg(feature = "verbs")]
+#[test]
+#[ignore = "needs an RDMA device of 10.77.0.1: cargo xtask rdma"]
+fn an_initiator_of_the_sdk_sends_samples_to_a_target_of_ours_over_verbs() {
+    samples_of_the_sdk(Provider::Verbs);
+}
+
 /// Regression test: targets had entries of 10 ms whatever the flow's commits were, and the C++ SDK's initiators refuse
 /// to send a batch that is longer than an entry.
 #[test]
@@ -304,14 +343,20 @@ fn a_target_of_ours_takes_batches_as_long_as_its_flow_s_hints() {
     });
 }
 
-#[test]
-fn an_initiator_of_ours_sends_samples_to_a_target_of_the_sdk() {
+fn samples_to_the_sdk(provider: Provider) {
     for channels in [2, 16] {
         let (near, definition) = (Folder::new(), microphone(channels));
         let mut writer = near.domain().create_samples(&definition, &BatchHints::default()).unwrap().writer;
         // Entries for fewer samples than the longest batch.
-        let mut target = SdkTarget::open(7, None, 41, 16 + 480 * 4 * channels as usize, true);
-        let mut initiator = Initiator::open(&near.domain(), definition.id, Provider::Tcp, LOCAL).unwrap();
+        let mut target = SdkTarget::open_over(
+            &provider.to_string(),
+            7,
+            None,
+            (41, 16 + 480 * 4 * channels as usize),
+            true,
+        );
+        let mut initiator =
+            Initiator::open(&near.domain(), definition.id, provider, local(provider)).unwrap();
         initiator.add(&TargetInfo::parse(&target.info()).unwrap()).unwrap();
         until(|| {
             target.read();
@@ -352,6 +397,18 @@ fn an_initiator_of_ours_sends_samples_to_a_target_of_the_sdk() {
         let (_, stats) = initiator.target(7).unwrap();
         assert_eq!((stats.done, stats.lost, stats.torn), (batches, 0, 0), "{stats:?}");
     }
+}
+
+#[test]
+fn an_initiator_of_ours_sends_samples_to_a_target_of_the_sdk() {
+    samples_to_the_sdk(Provider::Tcp);
+}
+
+#[cfg(feature = "verbs")]
+#[test]
+#[ignore = "needs an RDMA device of 10.77.0.1: cargo xtask rdma"]
+fn an_initiator_of_ours_sends_samples_to_a_target_of_the_sdk_over_verbs() {
+    samples_to_the_sdk(Provider::Verbs);
 }
 
 /// A target that reads late notices what was overwritten meanwhile, and publishes nothing that is torn or old.

@@ -1,5 +1,5 @@
-//! The C++ SDK's ends of a flow, written from what it does with libfabric: connected endpoints of provider `tcp`, the
-//! same calls in the same order, and its trust in what arrives.
+//! The C++ SDK's ends of a flow, written from what it does with libfabric: connected endpoints of provider `tcp`
+//! or `verbs`, the same calls in the same order, and its trust in what arrives.
 #![allow(unsafe_code, dead_code, reason = "each test uses a part")]
 
 use std::sync::Arc;
@@ -9,8 +9,8 @@ use base64::engine::general_purpose::STANDARD;
 use ofi::raw::{
     BindFlags, Call, Caps, CompletionFlags, CompletionQueue, Context, CqAttr, CqBuffer, CqFormat,
     CqTaggedEntry, Domain, Endpoint, EpType, EqAttr, Event, EventKind, EventQueue, Fabric, GetinfoFlags,
-    Info, Lent, MemoryRegion, MrAccess, MrAttr, MrMode, OpFlags, PassiveEndpoint, Piece, RemotePiece, RmaOp,
-    Version, WaitObj,
+    Info, Lent, MemoryRegion, Mode, MrAccess, MrAttr, MrMode, OpFlags, PassiveEndpoint, Piece, ReceiveOp,
+    RemotePiece, RmaOp, Version, WaitObj,
 };
 use ofi::{AddrFormat, Address, Errno, FiAddr, Hints};
 use serde_json::{Value, json};
@@ -27,16 +27,22 @@ struct Base {
     domain: Arc<dyn Domain>,
 }
 
+/// Where a provider has an address in the tests.
+pub fn node(provider: &str) -> &'static str {
+    if provider == "verbs" { "10.77.0.1" } else { "127.0.0.1" }
+}
+
 impl Base {
-    fn open(service: Option<&str>, caps: Caps) -> Self {
+    fn open(provider: &str, service: Option<&str>, caps: Caps) -> Self {
         let mut hints = Hints::default();
-        hints.info.fabric_attr.prov_name = "tcp".into();
+        hints.info.fabric_attr.prov_name = provider.into();
         hints.info.ep_attr.ep_type = EpType::Msg;
         hints.info.domain_attr.mr_mode =
             MrMode::VIRT_ADDR | MrMode::LOCAL | MrMode::ALLOCATED | MrMode::PROV_KEY;
+        hints.info.mode = Mode::RX_CQ_DATA;
         hints.info.caps = caps;
         let infos =
-            ofi::getinfo(Version::API, Some("127.0.0.1"), service, GetinfoFlags::SOURCE, Some(&hints))
+            ofi::getinfo(Version::API, Some(node(provider)), service, GetinfoFlags::SOURCE, Some(&hints))
                 .unwrap();
         let info = infos.into_iter().next().unwrap();
         let fabric = ofi::open_fabric(&info).unwrap();
@@ -132,12 +138,24 @@ pub struct SdkTarget {
     is_audio: bool,
     id: u64,
     name: Address,
+    provider: String,
 }
 
 impl SdkTarget {
     /// With memory for grains of `len` bytes, or, with `entry`, for entries of a bounce buffer.
     pub fn open(id: u64, service: Option<&str>, count: usize, len: usize, is_audio: bool) -> Self {
-        let base = Base::open(service, Caps::RMA | Caps::REMOTE_WRITE);
+        Self::open_over("tcp", id, service, (count, len), is_audio)
+    }
+
+    /// The same over a provider.
+    pub fn open_over(
+        provider: &str,
+        id: u64,
+        service: Option<&str>,
+        (count, len): (usize, usize),
+        is_audio: bool,
+    ) -> Self {
+        let base = Base::open(provider, service, Caps::RMA | Caps::REMOTE_WRITE);
         let rooms: Vec<Room> = (0..count).map(|_| Room::new(len)).collect();
         let register = |room: &Room| {
             let pieces = [room.piece(0, len)];
@@ -155,6 +173,7 @@ impl SdkTarget {
             base,
             is_audio,
             id,
+            provider: provider.into(),
         };
         target.listen();
         target
@@ -177,7 +196,7 @@ impl SdkTarget {
             "addressFormat": self.name.format().as_c(),
             "fabricAddress": STANDARD.encode(self.name.bytes()),
             "id": self.id.to_string(),
-            "provider": "tcp",
+            "provider": self.provider,
             "regions": regions,
         });
         if self.is_audio {
@@ -189,6 +208,15 @@ impl SdkTarget {
 
     pub fn is_connected(&self) -> bool {
         matches!(self.state, State::Connected { .. })
+    }
+
+    /// Posts the receive that the next CQ data consumes, where the provider asks for one.
+    fn post_receive(&self, ep: &Arc<dyn Endpoint>) {
+        if self.base.info.rx_attr.mode.contains(Mode::RX_CQ_DATA) {
+            // SAFETY: there is no memory.
+            let lent = unsafe { Lent::new(&[], &[]) };
+            ep.receive(&ReceiveOp { call: Call::Msg, ..ReceiveOp::new(lent, Context(9)) }).unwrap();
+        }
     }
 
     /// One step of `readNext`: the CQ data of a completion.
@@ -210,13 +238,17 @@ impl SdkTarget {
                 _ => State::Listening { pep, eq },
             },
             State::Accepted { ep, eq, cq } => match event(&eq) {
-                Some(Ok(event)) if event.kind == EventKind::Connected => State::Connected { ep, eq, cq },
+                Some(Ok(event)) if event.kind == EventKind::Connected => {
+                    self.post_receive(&ep);
+                    State::Connected { ep, eq, cq }
+                }
                 _ => State::Accepted { ep, eq, cq },
             },
             State::Connected { ep, eq, cq } => {
                 if let Some(Ok(entry)) = completion(&cq) {
                     assert!(entry.flags.contains(CompletionFlags::REMOTE_CQ_DATA), "{entry:?}");
                     data = Some(u32::try_from(entry.data).unwrap());
+                    self.post_receive(&ep);
                     State::Connected { ep, eq, cq }
                 } else if matches!(event(&eq), Some(Ok(event)) if event.kind == EventKind::Shutdown) {
                     State::Moving
@@ -286,7 +318,7 @@ impl SdkInitiator {
         let regions =
             regions.iter().map(|of| (number(of, "addr"), number(of, "len"), number(of, "rkey"))).collect();
         let entry_size = info.get("bounceBufferInfo").map(|of| number(of, "entrySize") as usize);
-        let base = Base::open(None, Caps::RMA | Caps::WRITE);
+        let base = Base::open(info["provider"].as_str().unwrap(), None, Caps::RMA | Caps::WRITE);
         let (eq, cq) = (base.eq(), base.cq());
         let ep = base.domain.open_endpoint(&base.info).unwrap();
         ep.bind_eq(&eq).unwrap();
@@ -333,7 +365,11 @@ impl SdkInitiator {
             flags,
             call: Call::Msg,
         };
-        self.ep.write(&op).unwrap();
+        // The SDK tells its program, which tries again.
+        while let Err(error) = self.ep.write(&op) {
+            assert!(error.is_again(), "{error}");
+            self.progress();
+        }
         self.pending += 1;
     }
 
