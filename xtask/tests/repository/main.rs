@@ -1,5 +1,6 @@
 //! What this repository asks of its own files.
 
+mod budgets;
 mod calls;
 mod diary;
 mod errors;
