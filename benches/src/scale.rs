@@ -1,8 +1,9 @@
-//! What thousands cost: regions, flows, idle ends, sessions, streams. Each row is measured in a process of its own,
-//! beside an earlier build of this program if one is given (`ofi-benches scale --beside PATH`), by turns.
+//! What thousands cost: regions, flows, idle ends, sessions, streams, peers. Each row is measured in a process of its
+//! own, beside an earlier build of this program if one is given (`ofi-benches scale --beside PATH`), by turns.
 
 mod agents;
 mod media;
+mod peers;
 mod sessions;
 
 use std::path::Path;
@@ -32,13 +33,16 @@ fn figure(what: impl Into<String>, value: f64, bound: Option<f64>) -> Figure {
 /// A row: its key, and what measures it.
 type Row = (&'static str, fn() -> Result<Vec<Figure>>);
 
-const ROWS: [Row; 6] = [
+const ROWS: [Row; 9] = [
     ("prepare", agents::prepare),
     ("post", agents::post_beside_prepare),
     ("sessions", sessions::measure),
     ("flows", media::flows),
     ("ends", media::idle_ends),
     ("streams", media::streams),
+    ("peers-shm", peers::over_shm),
+    ("peers-udp", peers::over_udp),
+    ("peers-tcp", peers::over_tcp),
 ];
 
 /// Runs of each build, of which the best counts: other work of the machine only adds.
@@ -92,6 +96,9 @@ fn run(program: &Path, key: &str) -> Result<Vec<Figure>> {
 
 /// Measures a row in this process, and prints its figures as JSON.
 pub fn row(key: &str) -> Result<()> {
+    if let Some(provider) = key.strip_prefix(peers::SERVER) {
+        return peers::serve(provider);
+    }
     let (_, measure) = ROWS
         .iter()
         .find(|(found, _)| *found == key)

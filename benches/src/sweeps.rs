@@ -15,7 +15,8 @@ const fn messages(size: usize, wire: Wire) -> u64 {
     let over_shm = match size {
         0..=4096 => 200_000,
         4097..=65_536 => 20_000,
-        _ => 2_000,
+        65_537..=1_048_576 => 2_000,
+        _ => 400,
     };
     if matches!(wire, Wire::Shm) { over_shm } else { over_shm / 4 }
 }
@@ -50,6 +51,11 @@ const fn threads(key: &'static str, title: &'static str, count: usize) -> Line {
 
 /// A line for each size: `sizes!(plot, peer, "what", benchmark, wire)`.
 macro_rules! sizes {
+    ($plot:literal, $name:literal, $what:literal, $benchmark:ident, $peer:ident, Shm) => {
+        sizes!(@ $plot, $name, $what, $benchmark, $peer, Shm;
+            8, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072, 262144, 524288, 1048576,
+            4194304, 16777216)
+    };
     ($plot:literal, $name:literal, $what:literal, $benchmark:ident, $peer:ident, $wire:ident) => {
         sizes!(@ $plot, $name, $what, $benchmark, $peer, $wire;
             8, 64, 512, 4096, 16384, 65536, 262144, 1048576)
@@ -66,10 +72,10 @@ macro_rules! sizes {
 
 /// All lines.
 pub fn lines() -> impl Iterator<Item = &'static Line> {
-    const LATENCY: [Line; 8] = sizes!("latency", "libfabric", "message, one way", Latency, Libfabric, Shm);
-    const LATENCY_UCX: [Line; 8] = sizes!("latency", "ucx", "message, one way", Latency, Ucx, Shm);
-    const BANDWIDTH: [Line; 8] = sizes!("bandwidth", "libfabric", "messages", Stream, Libfabric, Shm);
-    const BANDWIDTH_UCX: [Line; 8] = sizes!("bandwidth", "ucx", "messages", Stream, Ucx, Shm);
+    const LATENCY: [Line; 18] = sizes!("latency", "libfabric", "message, one way", Latency, Libfabric, Shm);
+    const LATENCY_UCX: [Line; 18] = sizes!("latency", "ucx", "message, one way", Latency, Ucx, Shm);
+    const BANDWIDTH: [Line; 18] = sizes!("bandwidth", "libfabric", "messages", Stream, Libfabric, Shm);
+    const BANDWIDTH_UCX: [Line; 18] = sizes!("bandwidth", "ucx", "messages", Stream, Ucx, Shm);
     const UDP_LATENCY: [Line; 8] =
         sizes!("udp_latency", "libfabric", "message over UDP, one way", Latency, Libfabric, Tcp);
     const UDP_BANDWIDTH: [Line; 8] =

@@ -4,9 +4,9 @@ use ofi::raw::{
     Call, Caps, Context, CqTaggedEntry, Lent, MrAccess, MrAttr, OpFlags, Piece, RemotePiece, RmaOp, SendOp,
 };
 
-use super::Provider;
 use super::node::Node;
 use super::paths::{Sides, stack};
+use super::{Job, Provider, Test};
 use crate::{Error, Result};
 
 /// The paths that [`run`] knows.
@@ -111,9 +111,12 @@ pub fn run(name: &str, count: u64) -> Result<()> {
         _ => Provider::Shm,
     };
     let sides = Sides::open_over(provider, Caps::empty())?;
-    let (mut from, mut into) = (vec![1u8; len], vec![0u8; len]);
-    let (out, to) = (Piece::new(from.as_mut_ptr(), len), Piece::new(into.as_mut_ptr(), len));
     let Sides { sender, receiver, .. } = &sides;
+    // Whole pages: how a copy is done depends on the places in their pages (`ofi-os/copy/string.rs`), and on the heap
+    // those depend on what was allocated before.
+    let job = Job::new(Test::PingPong, len, count);
+    let (from, into) = (sender.memory(&job, len)?, receiver.memory(&job, len)?);
+    let (out, to) = (Piece::new(from.base, len), Piece::new(into.base, len));
     complete(sender, receiver, out, to)?; // outside the counted function: the two connect
     if len > 64 {
         return (0..count).try_for_each(|_| exchange(sender, receiver, out, to));

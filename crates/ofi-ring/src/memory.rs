@@ -14,11 +14,11 @@ use crate::sync::{AtomicU64, UnsafeCell};
 /// line.)
 pub const LINE: usize = size_of::<Line>();
 
-/// Minimum number of lines in a ring: a record may take a quarter of them, and needs at least one.
+/// Minimum number of lines in a ring: a record may take a quarter of them and one more, with a skip before it.
 pub const MIN_LINES: usize = 4;
 
-/// Maximum number of lines in a ring, 8 GiB: the length of a record of a quarter of it still fits into 32 bits.
-pub const MAX_LINES: usize = 1 << 27;
+/// Maximum number of lines in a ring, 4 GiB: the length of a record of a quarter of it still fits into 31 bits.
+pub const MAX_LINES: usize = 1 << 26;
 
 /// One line of a ring: a header word and a body.
 #[cfg(not(loom))]

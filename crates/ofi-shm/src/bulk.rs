@@ -87,7 +87,8 @@ impl Peer {
                 break;
             };
             let part = (stream.len - stream.sent).min(PART);
-            let mut slot = match bulk.producer.reserve(PART_HEADER + part) {
+            let reserved = self.stores.reserve(common.streaming, &mut bulk.producer, PART_HEADER + part);
+            let mut slot = match reserved {
                 Ok(slot) => slot,
                 Err(ReserveError::Full) => break,
                 Err(_) => return Err(Broken),

@@ -105,6 +105,11 @@ impl<W: Ways, const CLASSES: usize> Choice<W, CLASSES> {
         class.way
     }
 
+    /// The way that messages of `len` bytes go outside trials.
+    pub fn way(&self, len: usize) -> W {
+        self.classes[Self::class_of(len)].way
+    }
+
     /// Whether to measure a message of `len` bytes for which [`choose`](Self::choose) just returned this way: it is
     /// part of a trial, or one of `every` of its size class.
     pub fn samples(&self, way: W, len: usize, every: u32) -> bool {

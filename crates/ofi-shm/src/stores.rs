@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 
 use ofi_api::Piece;
 use ofi_core::copy::{self, Stores};
-use ofi_ring::record::{Record, Slot};
+use ofi_ring::record::{Producer, Record, ReserveError, Slot};
 
 use crate::choice::{Choice, Ways};
 use crate::cma;
@@ -100,6 +100,25 @@ impl RingStores {
         unsafe { copy::gather_by(plan.stores, pieces, 0, to, len) };
         slot.publish(high | plan.flags());
         self.written(common, plan, body_len, peer);
+    }
+
+    /// Room for a record with a body of `len` bytes, [`LONG`] or more. Payloads that plain stores write, because both
+    /// cores are near each other, use few lines of the ring where they can, which stay in the nearest caches.
+    #[inline]
+    pub fn reserve<'a>(
+        &self,
+        setting: StreamingStores,
+        ring: &'a mut Producer,
+        len: usize,
+    ) -> Result<Slot<'a>, ReserveError> {
+        let streams = match setting {
+            StreamingStores::Always => true,
+            StreamingStores::Never => false,
+            StreamingStores::Auto => {
+                self.choice.as_ref().is_some_and(|choice| choice.way(len) == Stores::Streaming)
+            }
+        };
+        if streams { ring.reserve(len) } else { ring.reserve_turning(len) }
     }
 
     /// Plans the payload of a record with a body of `len` bytes, to a peer that is attached if `up`. Call it right

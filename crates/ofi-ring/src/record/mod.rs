@@ -5,8 +5,9 @@
 //! The consumer's position is in a word of its own memory, which the producer maps read-only. A record is a header word
 //! of eight bytes and a body, in consecutive lines; it starts on a line. The low 32 bits of the header word are the
 //! number of bytes of header word and body; the high 32 bits are the caller's. Zero means: nothing here yet. `SKIP`
-//! means: nothing up to the end of the lines; the next record is in line 0. The meaning of a body, the validation of
-//! its bytes, and sleeping ([`crate::doorbell`]) are left to the caller.
+//! means: nothing up to the end of the lines; the next record is in line 0. A length with `TURN` says the same of the
+//! lines behind its record. The meaning of a body, the validation of its bytes, and sleeping ([`crate::doorbell`]) are
+//! left to the caller.
 //!
 //! A record costs two plain stores besides the body; a poll that finds nothing costs one load. There is no locked
 //! instruction and no fence instruction on x86-64; on aarch64 there is a load barrier for each record.
@@ -19,9 +20,10 @@
 //!     before it had stored that 0 first, in a line that it owned. So a record of `n` lines takes `n + 1` free ones,
 //!     and the consumer never takes stale bytes for a header word.
 //! I4. Only `Consumer` stores `head`. Only `Producer` stores lines, and it loads none: if the consumer's process can
-//!     write them too (`ofi-shm/pair.rs`), it can spoil only what it reads itself. A record, and the lines that `SKIP`
-//!     skips, take at most a quarter of the lines, so that a record with a skip before it always fits into an empty
-//!     ring.
+//!     write them too (`ofi-shm/pair.rs`), it can spoil only what it reads itself. A record takes at most a quarter of
+//!     the lines and one more, and `SKIP` skips fewer, so that a record with a skip before it always fits into an empty
+//!     ring. A record takes all lines to the end (`TURN`) only if nothing is before it and it does not start in line 0,
+//!     which is then free.
 //! I5. No value found in memory that the other side writes leads outside the lines: `current` comes from this side's
 //!     own position, and a length is compared with what is left before the end.
 //! Pairs: PUBLISH on the header word, `publish` (Release) to `peek` (Acquire): the body is visible, and so
@@ -46,12 +48,27 @@ pub const HEADER: usize = 8;
 /// Header word of a skip. Its low half is too small to be a length, so skips cost a reader of records nothing.
 const SKIP: u64 = 1;
 
+/// In the low half of a header word, beside the length: the next record is in line 0, wherever this one ends.
+const TURN: usize = 1 << 31;
+
+/// Lines after which a record turns, if it may, in a ring of `count` lines. In one of 512 lines, two messages of 4 KiB
+/// are a lap then.
+const fn short_lap(count: u64) -> u64 {
+    count / 8 + count / 64
+}
+
 /// The number of lines ahead of the next record that the producer prefetches.
 const AHEAD: usize = 4;
 
+/// Lines of the longest record in a ring of `count` lines: a payload of a quarter of the ring, behind a line of its own
+/// for the header word and what else precedes it.
+const fn max_lines(count: usize) -> usize {
+    count / 4 + 1
+}
+
 /// The maximum length, in bytes, of the body of a record in a ring of `count` lines.
 pub const fn max_body(count: usize) -> usize {
-    count / 4 * LINE - HEADER
+    max_lines(count) * LINE - HEADER
 }
 
 /// The writing end. Dropping it does not change the ring.
@@ -67,6 +84,8 @@ pub struct Producer {
     lines: Lines,
     head: *const AtomicU64,
     seen_head: u64,
+    /// A record that ends behind this position asks whether it may [turn](Self::reserve_turning).
+    turn_at: u64,
 }
 
 // SAFETY: `new` promises that the memory outlives the value, whichever thread holds it, and that there is
@@ -89,6 +108,7 @@ impl Producer {
             lines,
             head,
             seen_head: 0,
+            turn_at: short_lap(lines.count() as u64),
         }
     }
 
@@ -120,6 +140,36 @@ impl Producer {
             end = self.tail + lines;
         }
         Ok(Slot { line: self.current, end, total, producer: self })
+    }
+
+    /// As [`reserve`](Self::reserve), for a record that turns if it may: the one after it will be in line 0. It may at
+    /// the end of a short lap, if the consumer has read everything before it. So two endpoints that answer each other
+    /// use a part of the ring that stays in their first-level caches. For long records between near cores: it reads the
+    /// consumer's cache line, though rarely while the consumer lags behind.
+    ///
+    /// # Errors
+    /// As [`reserve`](Self::reserve).
+    pub fn reserve_turning(&mut self, body_len: usize) -> Result<Slot<'_>, ReserveError> {
+        if body_len <= self.max_body && self.tail + lines_of(HEADER + body_len) > self.turn_at {
+            let (lines, count) = (lines_of(HEADER + body_len), self.lines.count() as u64);
+            let wrap = self.tail + self.lines.after(self.tail); // the position that is line 0 again
+            let start = wrap - count;
+            self.refresh_head()?;
+            if self.seen_head != self.tail {
+                self.turn_at = self.tail + lines + count / 2;
+            } else if self.tail == start || self.tail + lines > wrap {
+                self.turn_at = start + short_lap(count);
+            } else {
+                self.turn_at = wrap + short_lap(count);
+                // `publish` fetches those behind.
+                for line in 1..AHEAD as u64 {
+                    prefetch_to_write::<0>(self.lines.at(wrap + line).as_ptr());
+                }
+                let total = (HEADER + body_len) | TURN;
+                return Ok(Slot { line: self.current, end: wrap, total, producer: self });
+            }
+        }
+        self.reserve(body_len)
     }
 
     /// Whether the consumer has published that it has read everything, which it does when it finds the ring empty. A
@@ -205,6 +255,7 @@ pub struct Slot<'a> {
     /// after the body is written.
     line: NonNull<Line>,
     end: u64,
+    /// The low half of the header word: bytes, and perhaps `TURN`.
     total: usize,
 }
 
@@ -220,7 +271,7 @@ impl Slot<'_> {
     /// Bytes in the body.
     #[inline]
     pub fn body_len(&self) -> usize {
-        self.total - HEADER
+        (self.total & !TURN) - HEADER
     }
 
     /// Passes the record to the consumer, with `high` as the caller's half of the header word.
@@ -332,44 +383,64 @@ impl Consumer {
         unsafe { self.current.as_ref() }.header().load(Ordering::Relaxed)
     }
 
-    /// Turns a header word into a record. No other function interprets header words, and this one works on a copy.
+    /// Makes a record of a header word. Only this function and the three below interpret header words, and they work on
+    /// a copy.
     #[inline(always)]
-    fn accept(&mut self, mut word: u64) -> Result<Option<Record>, Corrupt> {
+    fn accept(&mut self, word: u64) -> Result<Option<Record>, Corrupt> {
         fence(Ordering::Acquire); // PUBLISH
         if body_len(word) > self.max_body {
-            word = self.take_skip(word)?;
-            if word == 0 {
-                return Ok(None);
-            }
+            return self.accept_other(word);
         }
+        self.record(word).map(Some)
+    }
+
+    /// The record at `position`, by a header word with a possible length.
+    #[inline(always)]
+    fn record(&self, word: u64) -> Result<Record, Corrupt> {
         let total = body_len(word) as usize + HEADER;
         if self.current.addr().get() + total > self.end.addr().get() {
             return Err(Corrupt);
         }
-        Ok(Some(Record {
+        Ok(Record {
             high: (word >> 32) as u32,
             body_len: body_len(word) as usize,
             #[cfg(not(loom))]
             body: crate::memory::body_of(self.current),
             lines: lines_of(total),
-        }))
+        })
     }
 
-    /// Handles `word`, which is not a record's length and so must be a skip. Returns the header word in line 0, which
-    /// is 0 or a record's length.
+    /// Handles `word`, which is not a record's length: that of a record that turns, or a skip, with what is in line 0.
     #[cold]
     #[inline(never)]
+    fn accept_other(&mut self, mut word: u64) -> Result<Option<Record>, Corrupt> {
+        if word & TURN as u64 == 0 {
+            word = self.take_skip(word)?;
+        }
+        let length = word & !(TURN as u64);
+        if word == 0 {
+            return Ok(None);
+        }
+        if body_len(length) > self.max_body {
+            return Err(Corrupt);
+        }
+        let record = self.record(length)?;
+        let lines = if word == length { record.lines } else { self.lines.after(self.position) };
+        Ok(Some(Record { lines, ..record }))
+    }
+
+    /// Handles `word`, which must be a skip. Returns the header word in line 0.
     fn take_skip(&mut self, word: u64) -> Result<u64, Corrupt> {
         let skipped = self.lines.after(self.position);
         // A producer skips only before a record that does not fit (I4). So there are never two skips in a row, and a
         // hostile producer cannot keep the consumer busy.
-        if word != SKIP || skipped >= self.lines.count() as u64 / 4 {
+        if word != SKIP || skipped >= max_lines(self.lines.count()) as u64 {
             return Err(Corrupt);
         }
         self.step(skipped);
         let word = self.load_header();
         fence(Ordering::Acquire); // PUBLISH
-        if word != 0 && body_len(word) > self.max_body { Err(Corrupt) } else { Ok(word) }
+        Ok(word)
     }
 
     #[inline(always)]
@@ -423,7 +494,7 @@ pub enum ReserveError {
     #[error("the ring is full")]
     Full,
     /// The body is longer than [`max_body`]; it will never fit.
-    #[error("the record is longer than a quarter of the ring")]
+    #[error("the record is longer than a quarter of the ring and a line")]
     TooBig,
     /// The consumer claims a position that it cannot have.
     #[error("the consumer's position is impossible")]

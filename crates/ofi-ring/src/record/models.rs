@@ -15,23 +15,33 @@ struct Shared {
     head: AtomicU64,
 }
 
-struct Tx(Producer, #[expect(dead_code, reason = "keeps the memory")] Arc<Shared>);
+/// Whether records turn where they may.
+#[derive(Clone, Copy)]
+enum Turns {
+    Never,
+    Soon,
+}
+
+struct Tx(Producer, Turns, #[expect(dead_code, reason = "keeps the memory")] Arc<Shared>);
 struct Rx(Consumer, #[expect(dead_code, reason = "keeps the memory")] Arc<Shared>);
 
-fn ring(count: usize) -> (Tx, Rx) {
+fn ring(count: usize, turns: Turns) -> (Tx, Rx) {
     let shared = Arc::new(Shared { lines: HeapLines::new(count).unwrap(), head: AtomicU64::new(0) });
     let lines = shared.lines.lines();
     // SAFETY: `Tx` keeps the memory, and there is one producer.
     let producer = unsafe { Producer::new(lines, &raw const shared.head) };
     // SAFETY: `Rx` keeps the memory, and there is one consumer.
     let consumer = unsafe { Consumer::new(lines, &raw const shared.head) };
-    (Tx(producer, shared.clone()), Rx(consumer, shared))
+    (Tx(producer, turns, shared.clone()), Rx(consumer, shared))
 }
 
 impl Tx {
     /// Sends a record full of `id`, or returns the error.
     fn send(&mut self, id: u64, body_len: usize) -> Result<(), ReserveError> {
-        let slot = self.0.reserve(body_len)?;
+        let slot = match self.1 {
+            Turns::Never => self.0.reserve(body_len)?,
+            Turns::Soon => self.0.reserve_turning(body_len)?,
+        };
         let lines = slot.producer.lines;
         for position in slot.producer.tail..slot.end {
             // SAFETY: one of the mapped lines.
@@ -63,9 +73,9 @@ impl Rx {
 }
 
 /// Lets `sends` race with `polls` polls, then takes the rest. Before that, sends and takes `warm_up`.
-fn check(count: usize, warm_up: &'static [usize], sends: &'static [usize], polls: usize) {
+fn check(count: usize, turns: Turns, warm_up: &'static [usize], sends: &'static [usize], polls: usize) {
     loom::model(move || {
-        let (mut tx, mut rx) = ring(count);
+        let (mut tx, mut rx) = ring(count, turns);
         for &len in warm_up {
             tx.send(1, len).unwrap();
             assert_eq!(rx.receive(), Some(1));
@@ -87,38 +97,51 @@ fn check(count: usize, warm_up: &'static [usize], sends: &'static [usize], polls
 /// The first records of a ring, until it is full: three fit into four lines, the fourth only if one has been read.
 #[test]
 fn records_arrive_in_order_until_the_ring_is_full() {
-    check(4, &[], &[SHORT; 4], 2);
+    check(4, Turns::Never, &[], &[SHORT; 4], 2);
 }
 
 /// The line of the next record holds stale bytes of a body, until the producer clears it.
 #[test]
 fn stale_bodies_are_not_taken_for_headers() {
-    check(8, &[LONG, LONG, LONG, LONG, SHORT], &[SHORT, LONG], 2);
+    check(8, Turns::Never, &[LONG, LONG, LONG, LONG, SHORT], &[SHORT, LONG], 2);
 }
 
 /// A long record in the last line: a skip, then line 0.
 #[test]
 fn a_record_that_does_not_fit_before_the_end_goes_to_line_0() {
-    check(8, &[LONG, LONG, LONG, SHORT], &[LONG, SHORT], 3);
+    check(8, Turns::Never, &[LONG, LONG, LONG, SHORT], &[LONG, SHORT], 3);
 }
 
 /// The skip and the record behind it leave one line free.
 #[test]
 fn a_skip_may_fill_the_ring() {
-    check(8, &[SHORT, SHORT, SHORT], &[LONG, LONG, LONG, SHORT], 2);
+    check(8, Turns::Never, &[SHORT, SHORT, SHORT], &[LONG, LONG, LONG, SHORT], 2);
+}
+
+/// If the consumer takes the first record in time, and the producer sees that, the second one turns. The next ones then
+/// find its lines taken, or free again.
+#[test]
+fn a_record_turns_once_all_before_it_is_read() {
+    check(8, Turns::Soon, &[], &[SHORT, LONG, SHORT, LONG], 3);
+}
+
+/// The producer sees an empty ring: the record turns, and the next one is in line 0.
+#[test]
+fn a_record_that_turns_takes_the_lines_to_the_end() {
+    check(8, Turns::Soon, &[LONG], &[SHORT, LONG], 2);
 }
 
 /// Line 0, where a skip would lead, is not free until the first record has been read.
 #[test]
 fn a_skip_waits_for_line_0() {
-    check(8, &[], &[LONG, LONG, LONG, SHORT, LONG], 2);
+    check(8, Turns::Never, &[], &[LONG, LONG, LONG, SHORT, LONG], 2);
 }
 
 /// The stores of a producer that saw the ring drained race with no read.
 #[test]
 fn a_drained_ring_is_nobody_elses() {
     loom::model(|| {
-        let (mut tx, mut rx) = ring(4);
+        let (mut tx, mut rx) = ring(4, Turns::Never);
         tx.send(1, SHORT).unwrap();
         let consumer = thread::spawn(move || {
             assert_eq!(rx.receive(), Some(1));

@@ -12,7 +12,7 @@ use std::{
 
 use ofi_ring::{
     memory::LINE,
-    record::{Consumer, Producer, ReserveError},
+    record::{Consumer, Producer, ReserveError, max_body},
 };
 use proptest::{collection::vec, prelude::*};
 
@@ -20,6 +20,8 @@ use super::common::{self, Mapping, PAGE, memfd};
 
 /// Lines of one page.
 const COUNT: usize = PAGE / LINE;
+/// In a header word: the next record is in line 0.
+const TURN: u64 = 1 << 31;
 
 /// A file mapped twice: writable by its owner, read-only for the peer.
 struct Page {
@@ -55,6 +57,7 @@ fn header() -> impl Strategy<Value = u64> {
     prop_oneof![
         Just(0),
         Just(1), // a skip
+        (8_u64..2048).prop_map(|length| TURN | length),
         0..2_000_u64,
         (any::<u32>(), 8..=1024_u64).prop_map(|(high, total)| u64::from(high) << 32 | total),
         any::<u64>(),
@@ -93,7 +96,7 @@ proptest! {
             }
             consumer.prefetch_next();
             if let Ok(Some(record)) = consumer.peek() {
-                prop_assert!(record.body_len <= COUNT / 4 * LINE - 8);
+                prop_assert!(record.body_len <= max_body(COUNT));
                 let body = record.body.addr();
                 prop_assert!(start < body && body + record.body_len <= end);
                 // SAFETY: just checked; the writer is idle at the moment.
@@ -128,7 +131,8 @@ proptest! {
                 word(&head.ours, 0).store(claim, Ordering::Relaxed);
             }
             let tail = producer.tail();
-            match producer.reserve(len) {
+            let turns = len % 2 == 0;
+            match if turns { producer.reserve_turning(len) } else { producer.reserve(len) } {
                 Ok(mut slot) => {
                     let body = slot.body().addr();
                     prop_assert!(start < body && body + len <= end);
@@ -168,18 +172,24 @@ fn impossible_positions_are_corrupt() {
 
 #[test]
 fn impossible_header_words_are_corrupt() {
-    let quarter = COUNT as u64 / 4 * LINE as u64;
+    let longest = (COUNT as u64 / 4 + 1) * LINE as u64;
     for (line, word_there, ok) in [
         (0, 8, true),
-        (0, quarter, true),
-        (0, quarter + 1, false),
+        (0, longest, true),
+        (0, longest + 1, false),
         (0, 7, false),
         (0, 1 << 32, false),
         (0, u64::MAX, false),
         (0, 1, false),                   // a skip of everything
-        (COUNT - 16, 1, false),          // a skip where any record would fit
-        (COUNT - 15, 1, true),           // the longest skip
+        (COUNT - 17, 1, false),          // a skip where any record would fit
+        (COUNT - 16, 1, true),           // the longest skip
         (COUNT - 1, 1 << 32 | 1, false), // a skip with high bits
+        (COUNT - 20, TURN | 64, true),
+        (COUNT - 20, TURN | (longest + 1), false),
+        (COUNT - 1, TURN | 7, false),
+        (COUNT - 1, TURN | 64, true),
+        (COUNT - 1, TURN | 65, false), // beyond the end
+        (COUNT - 1, TURN | 1, false),  // neither a skip nor a length
         (COUNT - 1, 64, true),
         (COUNT - 1, 65, false), // beyond the end
     ] {
@@ -199,7 +209,9 @@ fn impossible_header_words_are_corrupt() {
 
 #[test]
 fn a_skip_leads_to_a_record_and_never_to_another_skip() {
-    for (at_line_0, ok) in [(0, true), (8, true), (1, false), (7, false), (1 << 20, false)] {
+    let words =
+        [(0, true), (8, true), (TURN | 8, true), (1, false), (7, false), (TURN | 7, false), (1 << 20, false)];
+    for (at_line_0, ok) in words {
         let (lines, head) = (page(), page());
         // SAFETY: the pages live to the end, and there is one consumer.
         let mut consumer = unsafe { Consumer::new(lines.theirs.lines(COUNT), head.ours.word(0)) };

@@ -46,10 +46,10 @@ fn what_is_not_published_is_not_there() {
 }
 
 #[test]
-fn a_record_takes_at_most_a_quarter_of_the_ring() {
+fn a_record_takes_at_most_a_quarter_of_the_ring_and_a_line() {
     for count in [4, 8, 64] {
         let mut ring = heap_ring(count);
-        assert_eq!(max_body(count), body(count / 4));
+        assert_eq!(max_body(count), body(count / 4 + 1));
         for len in [max_body(count) + 1, usize::MAX - 7, usize::MAX] {
             assert_eq!(ring.producer.reserve(len).err(), Some(ReserveError::TooBig));
         }
@@ -114,11 +114,55 @@ fn a_record_that_does_not_fit_before_the_end_goes_to_line_0() {
     assert_eq!(pass(body(1), 8), (start, 33));
 }
 
+/// A short lap of a ring of 64 lines is nine lines long.
+#[test]
+fn a_producer_turns_after_a_short_lap_if_all_before_has_been_read() {
+    let mut ring = heap_ring(64);
+    let mut pass = |high, flush| {
+        ring.producer.reserve_turning(body(4)).unwrap().publish(high);
+        let record = ring.consumer.peek().unwrap().unwrap();
+        assert_eq!((record.high, record.body_len), (high, body(4)));
+        ring.consumer.advance(&record);
+        if flush {
+            ring.consumer.flush();
+        }
+        (record.body.addr(), ring.producer.tail())
+    };
+    let (start, _) = pass(0, true);
+    pass(1, true);
+    assert_eq!(pass(2, true), (start + 8 * LINE, 64)); // the last record of this lap has all lines to the end
+    assert_eq!(pass(3, true), (start, 68));
+    pass(4, false);
+    pass(5, false);
+    // The record before is not known to have been read.
+    assert_eq!(pass(6, true), (start + 12 * LINE, 80));
+}
+
+#[test]
+fn a_slot_that_is_dropped_does_not_turn() {
+    let mut ring = heap_ring(64);
+    for high in 0..9 {
+        ring.producer.reserve_turning(0).unwrap().publish(high);
+        let record = ring.consumer.peek().unwrap().unwrap();
+        ring.consumer.advance(&record);
+    }
+    ring.consumer.flush();
+    drop(ring.producer.reserve_turning(0).unwrap());
+    assert_eq!(ring.producer.tail(), 9);
+    ring.producer.reserve_turning(0).unwrap().publish(9);
+    let record = ring.consumer.peek().unwrap().unwrap();
+    assert_eq!(record.high, 9);
+    ring.consumer.advance(&record);
+    assert!(ring.consumer.peek().unwrap().is_none());
+    ring.consumer.flush();
+    assert!(ring.producer.is_drained());
+}
+
 #[test]
 fn the_longest_records_never_get_stuck() {
     for count in [4, 8, 16, 64] {
         let mut ring = heap_ring(count);
-        for lines in (1..=count / 4).cycle().take(500) {
+        for lines in (1..=count / 4 + 1).cycle().take(500) {
             assert!(ring.consumer.peek().unwrap().is_none()); // may take a skip, and does not flush
             ring.producer.reserve(body(lines)).unwrap().publish(lines as u32);
             let record = ring.consumer.peek().unwrap().unwrap();

@@ -71,7 +71,12 @@ impl Peer {
         if len > common.eager || self.parked.accesses > 0 || self.end.gone || up.wish() != wish::NONE {
             return false;
         }
-        let Ok(mut slot) = commands.reserve(before(usize::from(TAGGED), len) + len) else { return false };
+        let body_len = before(usize::from(TAGGED), len) + len;
+        let slot = match IS_LONG {
+            true => stores.reserve(common.streaming, commands, body_len),
+            false => commands.reserve(body_len),
+        };
+        let Ok(mut slot) = slot else { return false };
         // SAFETY: a word for the tag, if there is one, and the payload were reserved.
         let mut body = unsafe { CommandWriter::new(slot.body()) };
         if TAGGED {

@@ -46,7 +46,8 @@ impl Stream {
     pub fn send(&mut self, producer: &mut Producer) -> Result<(), ReserveError> {
         let mut random = self.random.clone();
         let len = self.len(&mut random);
-        let mut slot = producer.reserve(len)?;
+        let turns = len % 2 == 0;
+        let mut slot = if turns { producer.reserve_turning(len)? } else { producer.reserve(len)? };
         let body = slot.body();
         let mut sum = 0;
         for at in (0..len).step_by(8) {
