@@ -340,7 +340,7 @@ fn choose<G>(
     // Successive short descriptors stay together, so that the rail can put them into one packet or behind one doorbell.
     let (last, left) = transfer.last;
     if left > 0
-        && chunk.len < config.striping_threshold
+        && piece.len < config.striping_threshold
         && paths.get(last).is_some_and(has_room)
         && may(last)
         && let Some((key, is_leased)) = key(&paths[last])
