@@ -345,16 +345,18 @@ impl Rail {
     /// Drives the rail and passes its events to the engine.
     pub(crate) fn poll(&mut self, core: &mut Core<Guard>, now: Time) -> Result<Polled> {
         /// A completion with one of these flags is not one of our accesses.
-        const OTHERS: CompletionFlags =
-            CompletionFlags::REMOTE_WRITE.union(CompletionFlags::RECV).union(CompletionFlags::SEND);
+        const OTHERS: CompletionFlags = PEERS.union(CompletionFlags::SEND);
+        /// What a peer does is mostly followed by more: the next read carries it out.
+        const PEERS: CompletionFlags = CompletionFlags::REMOTE_WRITE.union(CompletionFlags::RECV);
         let read = self.cq.read(&mut CqBuffer::new(&mut self.entries[..]));
         match read {
             Ok(count) => {
-                let mut at = 0;
+                let (mut at, mut is_met) = (0, false);
                 while at < count {
                     let CqTaggedEntry { op_context, flags, len, data, .. } = self.entries[at];
                     at += 1;
                     if op_context.is_null() || flags.intersects(OTHERS) {
+                        is_met |= flags.intersects(PEERS);
                         self.take(op_context, flags, Ok((len, data)), core, now);
                         continue;
                     }
@@ -369,7 +371,7 @@ impl Rail {
                     at += follow;
                 }
                 self.post_receives()?;
-                Ok(Polled { had_news: count > 0, may_have_more: count == BATCH })
+                Ok(Polled { had_news: count > 0, may_have_more: is_met || count == BATCH })
             }
             Err(error) if error.is_again() => Ok(Polled { had_news: false, may_have_more: false }),
             Err(error) if error == Errno::EAVAIL => {
