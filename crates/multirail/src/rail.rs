@@ -252,8 +252,8 @@ impl Rail {
         }
     }
 
-    /// Posts accesses one after the other: `access`, which moves the first of `pieces` or a part of it, and one for each
-    /// further piece. `more` says that another access follows at once. On an error, `access` is the refused one.
+    /// Posts accesses one after the other: `access`, which moves the first of `pieces` or a part of it, and one for
+    /// each further piece. `more` says that another access follows at once. On an error, `access` is the refused one.
     #[inline(always)] // called in a loop that keeps most of its values in place
     pub(crate) fn access(
         &mut self,
@@ -276,9 +276,9 @@ impl Rail {
             let addr = memory.range.at(access.local, access.len);
             let pieces = [Piece::new(addr.ok_or_else(|| Error::new(Errno::EFAULT))?, access.len as usize)];
             let descs = if self.needs_desc { &memory.desc[..] } else { &[] };
-            // SAFETY: the plan of the access's transfer keeps the region, and the engine keeps the plan until the access
-            // has ended, `abandon` has succeeded, or the endpoint is closed; this program writes region memory by copies
-            // only, as the documentation of regions states.
+            // SAFETY: the plan of the access's transfer keeps the region, and the engine keeps the plan until the
+            // access has ended, `abandon` has succeeded, or the endpoint is closed; this program writes region memory
+            // by copies only, as the documentation of regions states.
             let lent = unsafe { Lent::new(&pieces, descs) };
             let remote = [RemotePiece { addr: access.remote, len: access.len as usize, key: access.key }];
             flags.set(OpFlags::MORE, more || next.is_some());

@@ -82,8 +82,8 @@ impl<G> Core<G> {
         }
     }
 
-    /// Records the successful ends of an access and of the `count - 1` that follow it in its row, as [`Core::ended`] does
-    /// for one.
+    /// Records the successful ends of an access and of the `count - 1` that follow it in its row, as [`Core::ended`]
+    /// does for one.
     #[inline]
     pub fn ended_in_row(&mut self, op: OpId, count: u32, now: Time) {
         let count = count.clamp(1, op.left_in_row());
