@@ -3,7 +3,8 @@
     compare.py CONFIGURATIONS [polls|thread] [--turns N] [--only NAME,NAME]
 
 CONFIGURATIONS is a file of lines `name BACKEND VARIABLE=VALUE ...`: a name for the table, NIXL's name of the backend,
-and its environment. Figures are in GB/s, WRITE and READ of each shape.
+and its environment. Figures are in GB/s, WRITE and READ of each shape: the median of the turns, and their range.
+`cargo xtask nixl --speed` writes the configurations and runs this.
 """
 
 import argparse
@@ -13,14 +14,27 @@ import statistics
 import subprocess
 import sys
 
-SHAPES = [(65536, 16, 200), (1 << 20, 16, 40), (16 << 20, 4, 10)]
+# Bytes of a block, blocks, rounds.
+SHAPES = [
+    (4 << 10, 1, 300),
+    (4 << 10, 64, 200),
+    (4 << 10, 1024, 50),
+    (64 << 10, 1, 200),
+    (64 << 10, 64, 50),
+    (64 << 10, 1024, 5),
+    (1 << 20, 1, 100),
+    (1 << 20, 64, 5),
+    (16 << 20, 1, 12),
+    (16 << 20, 8, 3),
+]
+LIMIT_S = 40
 
 
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("configurations")
     parser.add_argument("driven", nargs="?", default="polls", choices=["polls", "thread"])
-    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--turns", type=int, default=9)
     parser.add_argument("--only", default="")
     options = parser.parse_args()
     found, rows = {}, []
@@ -29,37 +43,34 @@ def main():
         if not options.only or name in options.only.split(","):
             rows.append((name, backend, dict(pair.split("=", 1) for pair in variables)))
     script = str(pathlib.Path(__file__).with_name("speed.py"))
-    for _ in range(options.turns):
+    shapes = [f"{size}x{count}x{rounds}" for size, count, rounds in SHAPES]
+    for turn in range(options.turns):
         for name, backend, variables in rows:
-            for size, count, rounds in SHAPES:
-                command = [sys.executable, script, backend, options.driven, size, count, rounds]
-                try:
-                    run = subprocess.run(
-                        [str(word) for word in command],
-                        env={**os.environ, **variables},
-                        capture_output=True,
-                        text=True,
-                        timeout=20,
-                    )
-                    lines = run.stdout.splitlines()
-                    for line in lines:
-                        way, median = line.split()[0], float(line.split("median ")[1].split()[0])
-                        found.setdefault((name, way, size), []).append(median)
-                        print(name, way, size, median, file=sys.stderr, flush=True)
-                    if run.returncode != 0:
-                        print(name, size, "failed:", run.stderr.strip().splitlines()[-1:], file=sys.stderr)
-                except subprocess.TimeoutExpired:
-                    print(name, size, "hangs", file=sys.stderr)
-    columns = [(way, size) for way in ("WRITE", "READ") for size, _, _ in SHAPES]
-    print("|", options.driven, "|", " | ".join(f"{way} {size >> 10} KiB" for way, size in columns), "|")
-    print("|---" * (len(columns) + 1) + "|")
-    for name, *_ in rows:
-        cells = []
-        for way, size in columns:
-            figures = found.get((name, way, size), [])
-            middle = statistics.median(figures) if figures else 0
-            cells.append(f"{middle:.1f} ({min(figures):.1f} to {max(figures):.1f})" if figures else "-")
-        print("|", name, "|", " | ".join(cells), "|", flush=True)
+            command = [sys.executable, script, backend, options.driven, *shapes]
+            try:
+                run = subprocess.run(
+                    command, env={**os.environ, **variables}, capture_output=True, text=True, timeout=LIMIT_S
+                )
+            except subprocess.TimeoutExpired:
+                print(f"turn {turn}: {name} hangs", file=sys.stderr, flush=True)
+                continue
+            if run.returncode != 0:
+                print(f"turn {turn}: {name} failed:", run.stderr.strip().splitlines()[-1:], file=sys.stderr, flush=True)
+            for line in run.stdout.splitlines():
+                if not line.startswith(("WRITE ", "READ ")):
+                    continue  # UCX logs there
+                words = line.replace(":", "").split()
+                found.setdefault((name, *words[:4:3], int(words[1])), []).append(float(words[5]))
+    for way in ("WRITE", "READ"):
+        print(f"\n| {way}, GB/s, by {options.driven} |", " | ".join(name for name, *_ in rows), "|")
+        print("|---" * (len(rows) + 1) + "|")
+        for size, count, _ in SHAPES:
+            cells = []
+            for name, *_ in rows:
+                figures = found.get((name, way, str(count), size), [])
+                middle = statistics.median(figures) if figures else 0
+                cells.append(f"{middle:.2f} ({min(figures):.2f} to {max(figures):.2f})" if figures else "-")
+            print(f"| {size >> 10} KiB x {count} |", " | ".join(cells), "|", flush=True)
 
 
 main()

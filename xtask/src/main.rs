@@ -149,6 +149,9 @@ enum Command {
         /// runs each, and every way of driving libplugin_OFI.so with more rounds.
         #[arg(long)]
         runs: Option<usize>,
+        /// Measures NIXL's own backends and OFI by turns instead, and prints tables: some 20 minutes.
+        #[arg(long)]
+        speed: bool,
     },
     /// Runs MPICH, Open MPI and Intel MPI, from their wheels, on libfabric.so.1: two ranks over each provider, and one
     /// rank beside one of C's libfabric over tcp.
@@ -204,7 +207,8 @@ fn main() -> ExitCode {
         Command::Wheel => report.add("the wheel", wheel::run_wheel),
         Command::Install(options) => report.add("install", || install::run_install(&options)),
         Command::Installed(options) => installed::run_installed(&mut report, &options),
-        Command::Nixl { runs } => nixl::test(&mut report, runs),
+        Command::Nixl { speed: true, .. } => report.add("NIXL's backends", nixl::speed::compare),
+        Command::Nixl { runs, .. } => nixl::test(&mut report, runs),
         Command::Mpi { suite } => mpi::test(&mut report, suite),
         Command::Nmos => nmos::test(&mut report),
         Command::Nightly(options) => long::run(&mut report, &options),

@@ -3,6 +3,7 @@
 //! also runs on our own backend, `libplugin_OFI.so` ([`ours`]).
 
 pub mod ours;
+pub mod speed;
 mod theirs;
 pub mod wheel;
 

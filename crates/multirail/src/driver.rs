@@ -9,7 +9,7 @@ use ofi::raw::CompletionQueue;
 use ofi::{Errno, Error, Result};
 use ofi_core::fork::Born;
 
-use crate::engine::{Access, Core, Notification, OpId, Plan, Refused, Sink};
+use crate::engine::{Access, Core, Notification, OpId, Piece, Plan, Refused, Sink};
 use crate::leases::Leases;
 use crate::near::Domains;
 use crate::rail::{Rail, Shutting};
@@ -75,9 +75,9 @@ impl Driver {
         let Self { rails, core, .. } = self;
         for rail in rails.iter_mut() {
             for _ in 0..READS {
-                let has_news = rail.poll(core, now)?;
-                was_busy |= has_news;
-                if !has_news {
+                let polled = rail.poll(core, now)?;
+                was_busy |= polled.had_news;
+                if !polled.may_have_more {
                     break;
                 }
             }
@@ -124,13 +124,21 @@ fn refused(error: &Error, rail: usize, what: &str) -> Refused {
 }
 
 impl Sink<Guard> for Rails<'_> {
-    #[inline(always)] // see `Rail::access`
     fn access(&mut self, access: &Access, plan: &Plan<Guard>, more: bool) -> Result<(), Refused> {
-        let Some(region) = plan.guard.get(access.region as usize) else {
-            return Err(Refused::Failed(Errno::ECANCELED));
-        };
-        let posted = self.0[access.rail].access(access, region, more);
-        posted.map_err(|error| refused(&error, access.rail, "an access"))
+        self.row(&mut { *access }, &[], plan, more)
+    }
+
+    #[inline(always)] // see `Rail::access`
+    fn row(
+        &mut self,
+        access: &mut Access,
+        pieces: &[Piece],
+        plan: &Plan<Guard>,
+        more: bool,
+    ) -> Result<(), Refused> {
+        let rail = access.rail;
+        let posted = self.0[rail].access(access, pieces, &plan.guard, more);
+        posted.map_err(|error| refused(&error, rail, "an access"))
     }
 
     fn send(&mut self, op: OpId, rail: usize, addr: u64, bytes: Vec<u8>) -> Result<(), (Refused, Vec<u8>)> {

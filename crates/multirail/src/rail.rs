@@ -14,8 +14,8 @@ use ofi::raw::{
 use ofi::{AddrFormat, Address, Buffer, Errno, Error, FiAddr, Hints, Info, RawBuffer, Result};
 use ofi_core::slots::{SlotId, Slots};
 
-use crate::engine::{Access, Core, OpId, RailSpec, Time, Way};
-use crate::region::Guard;
+use crate::engine::{Access, Core, OpId, Piece as Descriptor, RailSpec, Time, Way};
+use crate::region::{Guard, Usable};
 use crate::wire::message::MESSAGE;
 use crate::wire::{MAX_ADDRESS_LEN, RailInfo};
 
@@ -50,6 +50,20 @@ pub(crate) enum Shutting {
     Pinned,
     /// By ending the connection to the peer.
     Connection,
+}
+
+/// What a read of a rail's queue has found.
+#[derive(Clone, Copy)]
+pub(crate) struct Polled {
+    pub(crate) had_news: bool,
+    /// The queue may have more entries.
+    pub(crate) may_have_more: bool,
+}
+
+/// Memory of a region, and its description for a rail.
+struct Registered {
+    range: Usable,
+    desc: [Desc; 1],
 }
 
 /// One rail.
@@ -238,53 +252,69 @@ impl Rail {
         }
     }
 
-    /// Posts an access. `region` is its local region; `more` says that another access follows at once.
+    /// Posts accesses one after the other: `access`, which moves the first of `pieces` or a part of it, and one for
+    /// each further piece. `more` says that another access follows at once. On an error, `access` is the refused one.
     #[inline(always)] // called in a loop that keeps most of its values in place
     pub(crate) fn access(
         &mut self,
-        access: &Access,
-        region: &crate::region::Inner,
+        access: &mut Access,
+        pieces: &[Descriptor],
+        guard: &Guard,
         more: bool,
     ) -> Result<()> {
-        let addr = region.pointer(access.local, access.len, &self.domain);
-        // Device memory that the NIC does not register goes through host memory.
-        let unable = if region.device().is_some() { Errno::EOPNOTSUPP } else { Errno::EFAULT };
-        let addr = addr.ok_or_else(|| Error::new(unable))?;
-        let pieces = [Piece::new(addr, access.len as usize)];
-        let descs = if self.needs_desc { [region.desc(self.index(region)?)?] } else { [Desc::NONE] };
-        let descs = if self.needs_desc { &descs[..] } else { &[] };
-        // SAFETY: the plan of the access's transfer keeps the region, and the engine keeps the plan until the access
-        // has ended, `abandon` has succeeded, or the endpoint is closed; this program writes region memory by copies
-        // only, as the documentation of regions states.
-        let lent = unsafe { Lent::new(&pieces, descs) };
-        let remote = [RemotePiece { addr: access.remote, len: access.len as usize, key: access.key }];
-        let mut flags = OpFlags::COMPLETION;
-        flags.set(OpFlags::MORE, more);
+        let endpoint = self.endpoint.as_deref().ok_or_else(|| Error::new(Errno::EOPBADSTATE))?;
+        let mut flags = OpFlags::COMPLETION | OpFlags::MORE;
         flags.set(OpFlags::DELIVERY_COMPLETE, access.way == Way::Write);
         flags.set(OpFlags::REMOTE_CQ_DATA, access.data.is_some());
-        let op = RmaOp {
-            buf: lent,
-            remote: &remote,
-            peer: FiAddr(access.addr),
-            context: Context(access.op.to_bits() as usize),
-            data: access.data.unwrap_or(0),
-            flags,
-            call: Call::Msg,
-        };
-        let endpoint = self.endpoint()?;
-        let posted = match access.way {
-            Way::Write => endpoint.write(&op),
-            Way::Read => endpoint.read(&op),
-        };
-        match &posted {
-            Ok(()) => {
-                self.counts.accesses += 1;
-                self.counts.bytes += access.len;
+        let (mut memory, mut known) = (self.memory(guard, access.region)?, access.region);
+        let mut pairs = pieces.windows(2);
+        loop {
+            let next = pairs.next();
+            if access.region != known {
+                (memory, known) = (self.memory(guard, access.region)?, access.region);
             }
-            Err(error) if error.is_again() => self.counts.full += 1,
-            Err(_) => {}
+            let addr = memory.range.at(access.local, access.len);
+            let pieces = [Piece::new(addr.ok_or_else(|| Error::new(Errno::EFAULT))?, access.len as usize)];
+            let descs = if self.needs_desc { &memory.desc[..] } else { &[] };
+            // SAFETY: the plan of the access's transfer keeps the region, and the engine keeps the plan until the
+            // access has ended, `abandon` has succeeded, or the endpoint is closed; this program writes region memory
+            // by copies only, as the documentation of regions states.
+            let lent = unsafe { Lent::new(&pieces, descs) };
+            let remote = [RemotePiece { addr: access.remote, len: access.len as usize, key: access.key }];
+            flags.set(OpFlags::MORE, more || next.is_some());
+            let op = RmaOp {
+                buf: lent,
+                remote: &remote,
+                peer: FiAddr(access.addr),
+                context: Context(access.op.to_bits() as usize),
+                data: access.data.unwrap_or(0),
+                flags,
+                call: Call::Msg,
+            };
+            let posted = match access.way {
+                Way::Write => endpoint.write(&op),
+                Way::Read => endpoint.read(&op),
+            };
+            if let Err(error) = posted {
+                self.counts.full += u64::from(error.is_again());
+                return Err(error);
+            }
+            self.counts.accesses += 1;
+            self.counts.bytes += access.len;
+            let Some([this, next]) = next else { return Ok(()) };
+            access.follow(this, next);
         }
-        posted
+    }
+
+    /// The memory of a plan's region, as this rail uses it.
+    #[inline]
+    fn memory(&self, guard: &Guard, region: u32) -> Result<Registered> {
+        let region = guard.get(region as usize).ok_or_else(|| Error::new(Errno::ECANCELED))?;
+        // Device memory that the NIC does not register goes through host memory.
+        let unable = if region.device().is_some() { Errno::EOPNOTSUPP } else { Errno::EFAULT };
+        let range = region.usable(&self.domain).ok_or_else(|| Error::new(unable))?;
+        let desc = if self.needs_desc { region.desc(self.index(region)?)? } else { Desc::NONE };
+        Ok(Registered { range, desc: [desc] })
     }
 
     /// Abandons an access in flight: its memory is no longer used, and its completion still follows.
@@ -312,32 +342,44 @@ impl Rail {
         region.rail_of(&self.domain).ok_or_else(|| Error::new(Errno::EDOMAIN))
     }
 
-    /// Drives the rail and passes its events to the engine. Returns whether there were any.
-    pub(crate) fn poll(&mut self, core: &mut Core<Guard>, now: Time) -> Result<bool> {
+    /// Drives the rail and passes its events to the engine.
+    pub(crate) fn poll(&mut self, core: &mut Core<Guard>, now: Time) -> Result<Polled> {
         /// A completion with one of these flags is not one of our accesses.
-        const OTHERS: CompletionFlags =
-            CompletionFlags::REMOTE_WRITE.union(CompletionFlags::RECV).union(CompletionFlags::SEND);
+        const OTHERS: CompletionFlags = PEERS.union(CompletionFlags::SEND);
+        /// What a peer does is mostly followed by more: the next read carries it out.
+        const PEERS: CompletionFlags = CompletionFlags::REMOTE_WRITE.union(CompletionFlags::RECV);
         let read = self.cq.read(&mut CqBuffer::new(&mut self.entries[..]));
         match read {
             Ok(count) => {
-                for at in 0..count {
+                let (mut at, mut is_met) = (0, false);
+                while at < count {
                     let CqTaggedEntry { op_context, flags, len, data, .. } = self.entries[at];
+                    at += 1;
                     if op_context.is_null() || flags.intersects(OTHERS) {
+                        is_met |= flags.intersects(PEERS);
                         self.take(op_context, flags, Ok((len, data)), core, now);
-                    } else {
-                        core.ended(OpId::from_bits(op_context.0 as u64), Ok(()), now);
+                        continue;
                     }
+                    let op = OpId::from_bits(op_context.0 as u64);
+                    // The accesses of a row mostly end in their order.
+                    let is_next = |(entry, nth): &(&CqTaggedEntry, usize)| {
+                        entry.op_context.0 == op_context.0 + nth && !entry.flags.intersects(OTHERS)
+                    };
+                    let follow = self.entries[at..count].iter().zip(1..op.left_in_row() as usize);
+                    let follow = follow.take_while(is_next).count();
+                    core.ended_in_row(op, follow as u32 + 1, now);
+                    at += follow;
                 }
                 self.post_receives()?;
-                Ok(count > 0)
+                Ok(Polled { had_news: count > 0, may_have_more: is_met || count == BATCH })
             }
-            Err(error) if error.is_again() => Ok(false),
+            Err(error) if error.is_again() => Ok(Polled { had_news: false, may_have_more: false }),
             Err(error) if error == Errno::EAVAIL => {
                 let error = self.cq.read_error()?;
                 self.counts.failed += 1;
                 self.take(error.op_context, error.flags, Err(error.err), core, now);
                 self.post_receives()?;
-                Ok(true)
+                Ok(Polled { had_news: true, may_have_more: true })
             }
             Err(error) => Err(error),
         }

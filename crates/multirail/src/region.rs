@@ -99,6 +99,23 @@ pub(crate) struct Inner {
     born: Born,
 }
 
+/// Memory of a region that a rail may touch.
+#[derive(Clone, Copy)]
+pub(crate) struct Usable {
+    addr: *mut u8,
+    len: u64,
+}
+
+impl Usable {
+    /// `len` bytes at the address `at`, if they lie in the region.
+    #[inline]
+    pub(crate) fn at(&self, at: u64, len: u64) -> Option<*mut u8> {
+        let offset = at.checked_sub(self.addr.addr() as u64)?;
+        let end = offset.checked_add(len)?;
+        (end <= self.len).then(|| self.addr.wrapping_add(offset as usize))
+    }
+}
+
 /// A registration for one session, or the shared one.
 struct Lease {
     /// Our tag of the session whose peer alone knows the key; `None` for the shared registration.
@@ -205,15 +222,13 @@ impl Inner {
         self.len as u64
     }
 
-    /// `len` bytes at the address `at`, if they lie in the region, it is not revoked, and the rail with this domain may
-    /// touch it. A rail that is not near a device's memory registers it now.
-    pub(crate) fn pointer(&self, at: u64, len: u64, domain: &Arc<dyn Domain>) -> Option<*mut u8> {
+    /// The memory, if it is not revoked, and the rail with this domain may touch it. A rail that is not near a device's
+    /// memory registers it now.
+    pub(crate) fn usable(&self, domain: &Arc<dyn Domain>) -> Option<Usable> {
         if self.device.is_some() && self.rail_of(domain).is_none_or(|rail| self.on(rail).is_err()) {
             return None;
         }
-        let offset = at.checked_sub(self.address())?;
-        let end = offset.checked_add(len)?;
-        (end <= self.len as u64 && !self.is_revoked()).then(|| self.addr.wrapping_add(offset as usize))
+        (!self.is_revoked()).then_some(Usable { addr: self.addr, len: self.len as u64 })
     }
 
     /// The registration on a rail, which the first call creates.

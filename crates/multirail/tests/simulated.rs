@@ -446,6 +446,14 @@ fn equal_rails_have_equal_shares() {
     }
 }
 
+/// A descriptor above the striping threshold is spread although its parts are below it.
+#[test]
+fn short_parts_of_a_long_descriptor_are_spread() {
+    let quarter = 64 << 10;
+    let mut pair = Pair::of_lengths(1, &equal_links(None), Bottleneck::Links, [4 * quarter, 4 << 20]);
+    assert_eq!(pair.write(1, 1).0, [quarter; 4]);
+}
+
 /// Links of 100 and of 25 Gbit/s carry bytes in proportion: whether the NICs report their speeds, and whether the host
 /// carries as much.
 #[test]

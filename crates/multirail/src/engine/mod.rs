@@ -305,13 +305,13 @@ impl<G> Core<G> {
         }
     }
 
-    /// The input of a session's commands has changed.
-    fn wake(&mut self, id: SlotId) {
-        if let Some(session) = self.sessions.get_mut(id)
-            && !session.queued
-        {
+    /// The input of a session's commands has changed. Returns whether the session is in the list of those with work.
+    fn wake(&mut self, id: SlotId) -> bool {
+        let Some(session) = self.sessions.get_mut(id) else { return false };
+        if !session.queued && session.is_to_be_asked() {
             session.queued = true;
             self.ready.push_back(id);
         }
+        session.queued
     }
 }

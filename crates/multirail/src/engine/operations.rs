@@ -82,38 +82,66 @@ impl<G> Core<G> {
         }
     }
 
+    /// Records the successful ends of an access and of the `count - 1` that follow it in its row, as [`Core::ended`]
+    /// does for one.
+    #[inline]
+    pub fn ended_in_row(&mut self, op: OpId, count: u32, now: Time) {
+        let count = count.clamp(1, op.left_in_row());
+        if let Named::Access(row, nth) = op.named()
+            && self.accesses_landed(row, nth, count, now)
+        {
+            return;
+        }
+        (0..count).for_each(|nth| self.ended(op.nth(nth), Ok(()), now));
+    }
+
     #[inline]
     fn access_ended(&mut self, id: SlotId, nth: u32, result: Result<(), Errno>, now: Time) {
-        let ended = self.rows.get_mut(id).and_then(|row| row.end(nth).map(|is_last| (row, is_last)));
+        let Err(errno) = result else {
+            if !self.accesses_landed(id, nth, 1, now) {
+                self.ended_late(id, nth, result, now);
+            }
+            return;
+        };
+        let ended = self.rows.get_mut(id).and_then(|row| row.end(nth).map(|is_last| (*row, is_last)));
         let Some((row, is_last)) = ended else {
             return self.ended_late(id, nth, result, now);
         };
-        let PostedRun { transfer, since, load, path, lease, .. } = *row;
-        let chunk = || {
-            let plan = self.transfers.get(transfer).map(|transfer| &transfer.plan);
-            row.chunk(nth, plan.map_or(&[][..], |plan| &plan.pieces))
-        };
-        match result {
-            Ok(()) => {
-                let len = row.even_len().unwrap_or_else(|| chunk().len);
-                match &mut self.landed {
-                    Some(last) if last.row == id && last.now == now && is_of_class(last.len, len) => {
-                        last.count += 1;
-                        last.bytes += len;
-                    }
-                    _ => {
-                        self.account();
-                        let landed =
-                            Landed { row: id, transfer, len, bytes: len, since, load, now, path, count: 1 };
-                        self.landed = Some(landed);
-                    }
-                }
+        let plan = self.transfers.get(row.transfer).map(|transfer| &transfer.plan);
+        let chunk = row.chunk(nth, plan.map_or(&[][..], |plan| &plan.pieces));
+        self.access_failed(row.transfer, chunk, (row.path as usize, row.lease, row.since), errno, now);
+        self.remove_ended(id, is_last);
+    }
+
+    /// Records that `count` accesses of a row have landed, from `nth` on. Returns `false`, and records nothing, if one
+    /// of them is not in flight, or they are of several length classes.
+    #[inline]
+    fn accesses_landed(&mut self, id: SlotId, nth: u32, count: u32, now: Time) -> bool {
+        let Some(row) = self.rows.get_mut(id) else { return false };
+        let found = row.bytes(nth, count, || {
+            let transfer = self.transfers.get(row.transfer);
+            transfer.map_or(&[][..], |transfer| &transfer.plan.pieces)
+        });
+        let Some((bytes, len)) = found else { return false };
+        let Some(is_last) = row.end_some(nth, count) else { return false };
+        match &mut self.landed {
+            Some(last) if last.row == id && last.now == now && is_of_class(last.len, len) => {
+                last.count += count;
+                last.bytes += bytes;
             }
-            Err(errno) => {
-                let chunk = chunk();
-                self.access_failed(transfer, chunk, (path as usize, lease, since), errno, now);
+            _ => {
+                let PostedRun { transfer, since, load, path, .. } = *row;
+                self.account();
+                self.landed = Some(Landed { row: id, transfer, len, bytes, since, load, now, path, count });
             }
         }
+        self.remove_ended(id, is_last);
+        true
+    }
+
+    /// Removes a row whose last access has ended.
+    #[inline]
+    fn remove_ended(&mut self, id: SlotId, is_last: bool) {
         // An abandoned access keeps the row's number: a later row of that number would get its end.
         if is_last && (self.abandoned.is_empty() || !self.abandoned.contains_key(&id)) {
             self.rows.remove(id);

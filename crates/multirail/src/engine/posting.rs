@@ -84,7 +84,7 @@ impl<G> Core<G> {
             return Err((Errno::ENOENT, "the peer was forgotten"));
         };
         self.now = now;
-        let id = self.transfers.insert(Transfer::new(plan, session, notice, now));
+        let id = self.transfers.insert_with(|| Transfer::new(plan, session, notice, now));
         let timer = self.remind(deadline, Timer::Transfer(id));
         if let Some(transfer) = self.transfers.get_mut(id) {
             transfer.timer = Some(timer);

@@ -5,6 +5,7 @@
 
 use ofi_core::slots::SlotId;
 
+use super::latency::CLASSES;
 use super::transfer::{Chunk, Piece};
 
 /// Maximum accesses in a row: the bits of [`PostedRun::under_way`].
@@ -78,12 +79,6 @@ impl PostedRun {
         }
     }
 
-    /// The length of each access, if all are equally long.
-    #[inline]
-    pub(super) fn even_len(&self) -> Option<u64> {
-        self.is_even.then_some(self.first.len)
-    }
-
     /// The number of accesses in flight.
     pub(super) fn under_way(&self) -> u32 {
         self.under_way.count_ones()
@@ -97,12 +92,36 @@ impl PostedRun {
     /// Ends access `nth`. Returns whether it was the last, or `None` if it is not in flight.
     #[inline]
     pub(super) fn end(&mut self, nth: u32) -> Option<bool> {
-        let bit = 1_u64 << nth;
-        if self.under_way & bit == 0 {
+        self.end_some(nth, 1)
+    }
+
+    /// Ends `count` accesses (1 to [`MAX_ROW_LEN`]) from `nth` on. Returns whether none is left, or `None` if one of
+    /// them is not in flight.
+    #[inline]
+    pub(super) fn end_some(&mut self, nth: u32, count: u32) -> Option<bool> {
+        let bits = u64::MAX >> (MAX_ROW_LEN - count) << nth;
+        if self.under_way & bits != bits {
             return None;
         }
-        self.under_way &= !bit;
+        self.under_way &= !bits;
         Some(self.under_way == 0)
+    }
+
+    /// The bytes of `count` accesses from `nth` on, and the length of one of them, if all have the same length class.
+    #[inline]
+    pub(super) fn bytes<'a>(
+        &self,
+        nth: u32,
+        count: u32,
+        pieces: impl FnOnce() -> &'a [Piece],
+    ) -> Option<(u64, u64)> {
+        if self.is_even {
+            return Some((u64::from(count) * self.first.len, self.first.len));
+        }
+        let pieces = pieces();
+        let lens = (nth..nth + count).map(|nth| self.len(nth, pieces));
+        let (bytes, bits) = lens.fold((0, 0), |(bytes, bits), len| (bytes + len, bits | len));
+        (count == 1 || bits < CLASSES[0]).then(|| (bytes, self.len(nth, pieces)))
     }
 }
 
@@ -151,6 +170,7 @@ pub(super) fn row_of(pieces: &[Piece], most: u32, room: u64, longest: u64) -> Fo
 mod tests {
     use proptest::prelude::*;
 
+    use super::super::latency::class;
     use super::*;
 
     const FIRST: Chunk = Chunk { piece: 7, offset: 0, len: 100, number: 9, tried: 2, refusals: 0 };
@@ -215,7 +235,7 @@ mod tests {
             room in prop_oneof![Just(u64::MAX), 0..20_000_u64],
             longest in prop_oneof![Just(u64::MAX), Just(64), Just(4096), 1..4200_u64],
             posted in 1..=MAX_ROW_LEN,
-            order in prop::collection::vec(0..MAX_ROW_LEN, 0..200),
+            order in prop::collection::vec((0..MAX_ROW_LEN, prop_oneof![Just(1), 1..=MAX_ROW_LEN]), 0..200),
         ) {
             let before = before.min(pieces.len() as u32 - 1);
             let rest = &pieces[before as usize..];
@@ -248,20 +268,27 @@ mod tests {
                 })
                 .map(Some)
                 .collect();
-            for nth in order.into_iter().chain(0..MAX_ROW_LEN) {
+            for (nth, count) in order.into_iter().chain((0..MAX_ROW_LEN).map(|nth| (nth, 1))) {
                 let left = chunks.iter().flatten().count();
                 prop_assert_eq!(row.under_way() as usize, left);
                 prop_assert_eq!(row.in_flight().count(), left);
-                match chunks.get_mut(nth as usize).and_then(Option::take) {
-                    Some(chunk) => {
-                        prop_assert_eq!(row.chunk(nth, &pieces), chunk);
-                        prop_assert!(row.even_len().is_none_or(|len| len == chunk.len));
-                        prop_assert_eq!(row.end(nth), Some(left == 1));
-                    }
-                    None => prop_assert_eq!(row.end(nth), None),
+                let count = count.min(MAX_ROW_LEN - nth);
+                let ended = (nth..nth + count).map(|nth| chunks.get(nth as usize).copied().flatten());
+                let Some(ended) = ended.collect::<Option<Vec<Chunk>>>() else {
+                    prop_assert_eq!(row.end_some(nth, count), None);
+                    continue;
+                };
+                chunks[nth as usize..(nth + count) as usize].fill(None);
+                prop_assert_eq!(row.chunk(nth, &pieces), ended[0]);
+                let sum = ended.iter().map(|chunk| chunk.len).sum::<u64>();
+                let is_alike = row.is_even || ended.iter().all(|chunk| class(chunk.len) == class(ended[0].len));
+                match row.bytes(nth, count, || &pieces) {
+                    Some(found) => prop_assert!(is_alike && found == (sum, ended[0].len)),
+                    None => prop_assert!(count > 1 && !row.is_even && ended.iter().any(|chunk| chunk.len >= 2048)),
                 }
+                prop_assert_eq!(row.end_some(nth, count), Some(left == count as usize));
             }
-            prop_assert_eq!(row.even_len().is_some(), rest[..count].iter().all(|piece| piece.len == rest[0].len));
+            prop_assert_eq!(row.is_even, rest[..count].iter().all(|piece| piece.len == rest[0].len));
         }
     }
 }

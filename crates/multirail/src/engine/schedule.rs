@@ -258,7 +258,10 @@ impl<G> Core<G> {
         }
         let left = left - posted;
         transfer.last = (index, left);
-        if left == 0 && session.transfers.len() > 1 {
+        if transfer.is_posted() && matches!(transfer.notice, Unfinished::Nothing) {
+            session.transfers.pop_front();
+            transfer.queued = false;
+        } else if left == 0 && session.transfers.len() > 1 {
             session.transfers.rotate_left(1);
         }
         self.watch(session_id, index, now);
@@ -339,8 +342,9 @@ fn choose<G>(
     };
     // Successive short descriptors stay together, so that the rail can put them into one packet or behind one doorbell.
     let (last, left) = transfer.last;
-    if left > 0
-        && chunk.len < config.striping_threshold
+    let stays = left > 0 && piece.len < config.striping_threshold;
+    let last = if paths.len() == 1 { 0 } else { last };
+    if (stays || paths.len() == 1)
         && paths.get(last).is_some_and(has_room)
         && may(last)
         && let Some((key, is_leased)) = key(&paths[last])

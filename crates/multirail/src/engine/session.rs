@@ -235,6 +235,15 @@ impl Session {
         }
     }
 
+    /// Whether the session may have work of any kind.
+    pub(super) fn is_to_be_asked(&self) -> bool {
+        self.state != State::Up
+            || self.has_work()
+            || self.charge > 0
+            || !self.asked.is_empty()
+            || !self.widening.is_empty()
+    }
+
     /// Introduces this agent's abilities in a new session, and expects the peer's by `able_until`. With one path
     /// neither end needs them.
     pub(super) fn introduce(&mut self, able_until: Time) {

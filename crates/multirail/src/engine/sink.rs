@@ -254,9 +254,8 @@ impl<G> Core<G> {
                 0
             };
             done += posted;
-            if posted > 0 || !self.commands.is_empty() {
-                self.wake(id);
-            } else {
+            let has_done = posted > 0 || !self.commands.is_empty();
+            if !(has_done && self.wake(id)) {
                 self.await_places(id);
                 if woken != 0 {
                     self.was_woken(id, woken);

@@ -161,6 +161,12 @@ impl OpId {
         Named::Access(SlotId::from_wire(self.0 & GENERATION | index), self.place())
     }
 
+    /// The most accesses that a row has from this one on.
+    #[inline]
+    pub(crate) const fn left_in_row(self) -> u32 {
+        MAX_ROW_LEN - self.place()
+    }
+
     /// The place of the access in its row.
     pub(super) const fn place(self) -> u32 {
         self.0 as u32 & (MAX_ROW_LEN - 1)
@@ -272,7 +278,7 @@ pub struct Access {
 impl Access {
     /// Advances to the next access of a row: from the descriptor `this` to its successor.
     #[inline]
-    pub(super) fn follow(&mut self, this: &Piece, next: &Piece) {
+    pub(crate) fn follow(&mut self, this: &Piece, next: &Piece) {
         self.op = self.op.next();
         (self.region, self.local, self.len) = (next.region, next.local, next.len);
         self.remote = self.remote.wrapping_sub(this.remote).wrapping_add(next.remote);
