@@ -60,6 +60,12 @@ pub(crate) struct Staged {
 }
 
 impl Staged {
+    /// The same memory, with a buffer for all of it.
+    pub fn whole(self) -> Self {
+        let len = self.parts.len();
+        self.parts.staged(len)
+    }
+
     /// The buffer.
     pub fn piece(&self) -> Piece {
         Piece::new(self.buffer.as_ptr(), self.buffer.len())

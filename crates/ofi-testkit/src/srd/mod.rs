@@ -17,6 +17,8 @@ use std::time::{Duration, Instant};
 use ofi_core::sys;
 use ofi_efa::srd::{Access, Completion, From, Gid, Remote, Segment, Status, To};
 
+use crate::mapped::Mapped;
+
 pub use device::Handle;
 
 /// The behaviour of a fabric.
