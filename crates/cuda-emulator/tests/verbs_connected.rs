@@ -1,5 +1,5 @@
-//! Device memory over connected endpoints of `verbs` (`FI_HMEM`, `FI_MR_DMABUF`), on a simulated device. The processor cannot
-//! touch the emulator's memory, so a forgotten copy ends a test with `SIGSEGV`.
+//! Device memory over connected endpoints of `verbs` (`FI_HMEM`, `FI_MR_DMABUF`), on a simulated device. The processor
+//! cannot touch the emulator's memory, so a forgotten copy ends a test with `SIGSEGV`.
 
 mod support;
 

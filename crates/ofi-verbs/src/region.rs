@@ -14,8 +14,8 @@ use crate::rc::{self, Access};
 
 /// A region's registration with the device.
 pub struct Region {
-    /// `None` if this end executes peers' accesses: the region is in several pieces, or for no peer, or a GPU's that its
-    /// driver does not export, or the device refuses it.
+    /// `None` if this end executes peers' accesses: the region is in several pieces, or for no peer, or a GPU's that
+    /// its driver does not export, or the device refuses it.
     remote: Mutex<Option<Box<dyn rc::Region>>>,
     cache: Arc<Cache<Box<dyn rc::Region>>>,
     ranges: Mutex<Vec<RangeId>>,
@@ -100,8 +100,8 @@ impl Region {
         Ok(whole)
     }
 
-    /// Registers a GPU's memory that its driver has exported. If the device refuses the dma-buf, the memory is registered
-    /// without it.
+    /// Registers a GPU's memory that its driver has exported. If the device refuses the dma-buf, the memory is
+    /// registered without it.
     ///
     /// # Errors
     /// As [`Region::keyed`].
