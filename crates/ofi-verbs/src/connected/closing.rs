@@ -8,7 +8,7 @@ use ofi_core::slots::SlotId;
 use ofi_core::sys::is_readable;
 use ofi_core::transport::{Fault, Upcalls};
 
-use super::{Connected, Link, PEER, link};
+use super::{Connected, Link, Look, PEER, link};
 use crate::adapter::RECEIVE;
 use crate::rc::msg::Pair;
 use crate::rc::{Status, WorkCompletion};
@@ -115,7 +115,7 @@ impl Connected {
 impl Drop for Connected {
     fn drop(&mut self) {
         self.await_injected(|this| {
-            match this.next() {
+            match this.next(Look::Now) {
                 Some(entry) if entry.id & RECEIVE == 0 => {
                     let id = SlotId::from_wire(entry.id);
                     while this.requests.end_before(id).is_some() {}
@@ -131,7 +131,7 @@ impl Drop for Connected {
             let _ = id.disconnect();
         }
         while self.shared.is_some()
-            && let Some(entry) = self.next()
+            && let Some(entry) = self.next(Look::Now)
         {
             self.unread(&entry);
         }
