@@ -1,4 +1,4 @@
-//! Connected endpoints that share a completion queue of the device (`ofi-verbs/connected/completions.rs`).
+//! Connected endpoints that share a completion queue of the device (`ofi-verbs/completions.rs`).
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock};

@@ -10,7 +10,7 @@ use ofi_api::{AddrFormat, Address, EpType, Errno, Error, Info, MrMode, Result};
 use ofi_core::config::{MR_CACHE_MAX_COUNT, MR_CACHE_MAX_SIZE, MR_CACHE_MONITOR};
 
 use crate::address::Name;
-use crate::connected::CompletionPool;
+use crate::completions::CompletionPool;
 use crate::devices::{self, Of, Own, Port};
 use crate::errors::failed;
 use crate::rc::msg::Connects;

@@ -8,8 +8,9 @@ use ofi_core::slots::SlotId;
 use ofi_core::sys::is_readable;
 use ofi_core::transport::{Fault, Upcalls};
 
-use super::{Connected, Link, Look, PEER, link};
+use super::{Connected, Link, PEER, link};
 use crate::adapter::RECEIVE;
+use crate::completions::Look;
 use crate::rc::msg::Pair;
 use crate::rc::{Status, WorkCompletion};
 use crate::{Verbs, settings};

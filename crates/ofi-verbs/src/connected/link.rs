@@ -16,9 +16,9 @@ use ofi_core::cm::packet::{Kind, Packet};
 use ofi_core::domain::DomainPart;
 use ofi_core::transport::{Reaction, RequestData, Upcalls};
 
-use super::completions::Member;
 use super::port::PendingIdentifier;
 use super::{Connected, PEER, private};
+use crate::completions::Member;
 use crate::errors::failed;
 use crate::rc::msg::{IdEvent, Identifier, Pair, PairAttr};
 use crate::rc::{self, CmEventKind, ConnParam};

@@ -14,7 +14,6 @@
 
 pub mod atomic;
 mod closing;
-mod completions;
 mod config;
 mod link;
 mod memory;
@@ -37,12 +36,11 @@ use ofi_core::transport::{
     Arm, Arrived, CompletionInfo, Fault, OutAtomic, OutMessage, OutRma, PeerId, Posted, RxName, Upcalls,
 };
 
-pub use self::completions::CompletionPool;
-use self::completions::{Look, Member};
 pub use self::config::Config;
 use self::memory::{registered, remote, unregistered};
 use self::requests::{Request, Requests};
 use crate::adapter::{RECEIVE, Slab};
+use crate::completions::{Look, MAX_COMPLETIONS_PER_POLL, Member};
 use crate::cq_data::immediate;
 use crate::domain::Local;
 use crate::errors::failed;
@@ -71,8 +69,6 @@ pub const MAX_MESSAGE_LEN: usize = 1 << 30;
 const SLOTS: usize = 128;
 /// The only peer.
 const PEER: PeerId = 0;
-/// Maximum number of completion queue entries that one poll reads.
-const MAX_COMPLETIONS_PER_POLL: usize = 256;
 /// Number of polls per check for connection events, if none is expected.
 const POLLS_PER_EVENT_CHECK: u32 = 64;
 

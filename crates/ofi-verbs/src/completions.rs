@@ -29,11 +29,13 @@ use ofi_core::wake_fd::WakeFd;
 use ofi_ring::cq_arm::{CqArm, may_sleep};
 use rustc_hash::FxHashMap;
 
-use super::MAX_COMPLETIONS_PER_POLL;
 use crate::errors::failed;
 use crate::rc;
 use crate::rc::WorkCompletion;
 use crate::rc::msg::Completions;
+
+/// Maximum number of entries that one poll of an endpoint reads from the device.
+pub const MAX_COMPLETIONS_PER_POLL: usize = 256;
 
 /// The names of the application's queues that report operations and receives.
 type Reporting = [Option<usize>; 2];
