@@ -10,6 +10,7 @@ use ofi_api::{AddrFormat, Address, EpType, Errno, Error, Info, MrMode, Result};
 use ofi_core::config::{MR_CACHE_MAX_COUNT, MR_CACHE_MAX_SIZE, MR_CACHE_MONITOR};
 
 use crate::address::Name;
+use crate::completions::CompletionPool;
 use crate::devices::{self, Of, Own, Port};
 use crate::errors::failed;
 use crate::rc::msg::Connects;
@@ -79,6 +80,8 @@ pub struct Domain {
     pub atomics: bool,
     /// Registrations of local memory.
     pub cache: Arc<Cache<Box<dyn Region>>>,
+    /// The completion queues that connected endpoints share.
+    pub completions: CompletionPool,
     /// Number of registrations that were withdrawn from peers.
     withdrawals: AtomicU64,
 }
@@ -225,6 +228,7 @@ impl Domain {
             atomics,
             keyed: info.ep_attr.ep_type == EpType::Msg,
             cache,
+            completions: CompletionPool::default(),
             withdrawals: AtomicU64::new(0),
         })
     }

@@ -15,6 +15,7 @@
 mod adapter;
 mod address;
 mod atomic;
+mod completions;
 mod connected;
 mod cq_data;
 mod datagram;

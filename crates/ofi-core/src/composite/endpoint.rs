@@ -238,6 +238,10 @@ unsafe impl<P: CompositeSpec> TransportEndpoint<Composite<P>> for CompositeEndpo
         self.far.permit_shared_memory(permitted);
     }
 
+    fn report_to(&mut self, queues: [Option<usize>; 2]) {
+        self.far.report_to(queues);
+    }
+
     fn set_option(&mut self, option: EpOption, value: usize) {
         self.far.set_option(option, value);
     }

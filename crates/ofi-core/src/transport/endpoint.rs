@@ -69,6 +69,10 @@ pub unsafe trait TransportEndpoint<T: Transport>: Send {
     /// `FI_EADDRINUSE`, `FI_EADDRNOTAVAIL`.
     fn enable(&mut self, name: Option<&Address>) -> Result<Address>;
 
+    /// Names the completion queues of the application that report this endpoint's operations and its receives, before
+    /// [`TransportEndpoint::enable`]. Different queues have different names while the endpoint exists.
+    fn report_to(&mut self, _queues: [Option<usize>; 2]) {}
+
     /// Returns the peer with this (normalised) address. Creates its slot on first use, after [`Upcalls::introduce`],
     /// and connects lazily.
     ///

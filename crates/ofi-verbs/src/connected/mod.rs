@@ -35,12 +35,12 @@ use ofi_core::slots::{SlotId, Slots};
 use ofi_core::transport::{
     Arm, Arrived, CompletionInfo, Fault, OutAtomic, OutMessage, OutRma, PeerId, Posted, RxName, Upcalls,
 };
-use ofi_ring::cq_arm::{CqArm, may_sleep};
 
 pub use self::config::Config;
 use self::memory::{registered, remote, sent, unregistered};
 use self::requests::{Request, Requests};
 use crate::adapter::{RECEIVE, Slab};
+use crate::completions::{Look, MAX_COMPLETIONS_PER_POLL, Member};
 use crate::cq_data::immediate;
 use crate::domain::Local;
 use crate::errors::failed;
@@ -69,8 +69,6 @@ pub const MAX_MESSAGE_LEN: usize = 1 << 30;
 const SLOTS: usize = 128;
 /// The only peer.
 const PEER: PeerId = 0;
-/// Maximum number of completion queue entries that one poll reads.
-const MAX_COMPLETIONS_PER_POLL: usize = 256;
 /// Number of polls per check for connection events, if none is expected.
 const POLLS_PER_EVENT_CHECK: u32 = 64;
 
@@ -100,6 +98,8 @@ struct Claimed {
 pub struct Connected {
     // The connection is dropped first, because its queue pair uses the fields below.
     link: Link,
+    /// Its part of the completion queue. Dropped after the queue pair, whose last completions it removes.
+    completions: Member,
     channel: Arc<dyn Channel>,
     attr: PairAttr,
     /// How often the device resends a packet, unless a setting says otherwise.
@@ -141,12 +141,18 @@ pub fn most(device: &Abilities) -> usize {
 }
 
 impl Connected {
-    /// Opens an endpoint, under `name`, or under the source address of its info.
+    /// Opens an endpoint, under `name`, or under the source address of its info. It shares a completion queue of the
+    /// device with the endpoints that have the same `queues` of the application.
     ///
     /// # Errors
     /// `FI_EADDRINUSE`, `FI_EADDRNOTAVAIL`; `FI_EINVAL` for remote accesses in a domain that was opened for endpoints
     /// of another type, because its keys differ.
-    pub fn new(domain: &Arc<DomainPart<Verbs>>, info: &Info, name: Option<&Address>) -> Result<Self> {
+    pub fn new(
+        domain: &Arc<DomainPart<Verbs>>,
+        info: &Info,
+        name: Option<&Address>,
+        queues: [Option<usize>; 2],
+    ) -> Result<Self> {
         let is_target = info.caps.intersects(Caps::RMA | Caps::ATOMIC);
         if is_target && !domain.transport.keyed {
             return Err(Error::wanted(
@@ -167,11 +173,13 @@ impl Connected {
         // All messages to a shared context may arrive over this connection.
         let most_received =
             if info.ep_attr.rx_ctx_cnt == SHARED_CONTEXT { most.min(SHARED) } else { receives };
-        let completions = device.completions(sends + most_received).map_err(failed)?;
+        let pool = &domain.transport.completions;
+        let create = |entries| device.completions(entries);
+        let completions = pool.join(queues, sends + most_received, limits.completions, create)?;
         let watch = Watch::new(&*domain.transport.device, &[channel.fd()])?;
-        let waiter = Waiter::new(&[&[completions.fd()], watch.fds()].concat())?;
+        let waiter = Waiter::new(&[&completions.fds()[..], watch.fds()].concat())?;
         let attr = PairAttr {
-            completions,
+            completions: Arc::clone(completions.device()),
             receives: Receives::Own(receives),
             size: sends,
             pieces: info.tx_attr.iov_limit.clamp(1, limits.pieces),
@@ -194,6 +202,7 @@ impl Connected {
         };
         Ok(Self {
             link,
+            completions,
             channel,
             attr,
             retries: limits.retries,
@@ -370,7 +379,7 @@ impl Connected {
         self.polls = self.polls.wrapping_add(1);
         let mut taken = 0;
         while taken < MAX_COMPLETIONS_PER_POLL && host.hungry() && self.link.open().is_some() {
-            let Some(entry) = self.next() else { break };
+            let Some(entry) = self.next(Look::InTurn) else { break };
             taken += 1;
             self.take(host, &entry);
         }
@@ -390,28 +399,21 @@ impl Connected {
     }
 
     /// The next completion, if there is one.
-    fn next(&mut self) -> Option<WorkCompletion> {
-        if self.ready.is_empty() {
-            self.refill();
+    fn next(&mut self, look: Look) -> Option<WorkCompletion> {
+        if self.ready.is_empty()
+            && let Err(error) = self.completions.fetch(&mut self.ready, look)
+            && !self.is_deaf
+        {
+            tracing::error!(target: "ofi::verbs::cq", %error, "the completion queue is lost");
+            (self.is_deaf, self.broken) = (true, true);
         }
         self.ready.pop_front()
-    }
-
-    fn refill(&mut self) -> usize {
-        let ready = &mut self.ready;
-        self.attr.completions.poll(&mut |entry| ready.push_back(entry)).unwrap_or_else(|error| {
-            if !self.is_deaf {
-                tracing::error!(target: "ofi::verbs::cq", %error, "the completion queue is lost");
-                (self.is_deaf, self.broken) = (true, true);
-            }
-            0
-        })
     }
 
     /// Processes all completions, even if the core wants no more. Returns their number.
     fn take_all<H: Upcalls<Verbs>>(&mut self, host: &mut H) -> usize {
         let mut taken = 0;
-        while let Some(entry) = self.next() {
+        while let Some(entry) = self.next(Look::Now) {
             taken += 1;
             self.take(host, &entry);
         }
@@ -512,9 +514,8 @@ impl Connected {
         if let Some(until) = self.going {
             self.waiter.wake_after(Some(until.saturating_duration_since(self.channel.now())));
         }
-        if self.link.open().is_none() {
-            self.quiet(); // earlier completions are taken once the connection is established
-        } else if !may_sleep(self) {
+        // Completions of a connection that is not established yet wait until it is.
+        if !self.completions.arm() && self.link.open().is_some() {
             return Arm::Ready;
         }
         self.domain.transport.cache.tidy();
@@ -550,20 +551,6 @@ impl Connected {
             counts.malformed,
             "private data of other programs, and writes that this end did not allow",
         );
-    }
-}
-
-impl CqArm for Connected {
-    fn quiet(&mut self) {
-        self.attr.completions.quiet();
-    }
-
-    fn arm(&mut self) -> bool {
-        self.attr.completions.arm().is_ok()
-    }
-
-    fn look(&mut self) -> bool {
-        self.refill() > 0 || self.broken
     }
 }
 

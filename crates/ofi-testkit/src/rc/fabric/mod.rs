@@ -273,6 +273,8 @@ pub struct Fabric {
     /// The last number assigned of each kind.
     pub last: Last,
     pub steps: u64,
+    /// How often completion queues were polled.
+    pub polls: usize,
     pub ud: Ud,
     mute: Mute,
     driven: bool,
@@ -315,6 +317,7 @@ impl Fabric {
             watchers: BTreeMap::new(),
             last: Last::default(),
             steps: 0,
+            polls: 0,
             ud: Ud::default(),
             mute: Mute::default(),
             driven,
@@ -474,6 +477,7 @@ impl Fabric {
 
     /// Takes completions of requests and receives.
     pub fn poll(&mut self, endpoint: u64, into: &mut VecDeque<WorkCompletion>) -> usize {
+        self.polls += 1;
         self.step();
         let Some(it) = self.endpoints.get_mut(&endpoint) else { return 0 };
         assert!(!it.overrun, "a completion queue of {} entries is overrun", it.sizes.completions);
