@@ -10,6 +10,11 @@ mod address;
 mod common;
 mod conn;
 mod endpoint;
+#[cfg(all(
+    feature = "encryption",
+    any(target_arch = "x86_64", all(target_arch = "aarch64", target_endian = "little"))
+))]
+pub mod fuzz;
 mod handshake;
 mod mismatch;
 mod near;

@@ -168,7 +168,11 @@ unsafe impl TransportEndpoint<Tcp> for EndpointState {
         into.extend([
             stat("connections", counts.connections, "connections established"),
             stat("connections_lost", counts.lost, "connections that have ended before the endpoint"),
-            stat("connections_refused", counts.refused, "requests for connections that were refused"),
+            stat(
+                "connections_refused",
+                counts.refused,
+                "requests for connections that were refused, and calls without a request",
+            ),
             stat(
                 "broken",
                 counts.broken,

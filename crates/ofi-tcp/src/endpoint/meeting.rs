@@ -206,6 +206,7 @@ impl TcpEndpoint {
             let Some(conn) = self.conn(id) else { continue };
             let resting = matches!(conn.phase, Phase::Resting(_));
             let errno = if resting { conn.failure } else { Errno::ETIMEDOUT };
+            self.count_silent(id);
             self.lose(host, id, errno);
         }
         for id in due {
@@ -272,6 +273,7 @@ impl TcpEndpoint {
             Err(errno) if sys::is_full(errno) => return self.want_of(id),
             ended => {
                 let errno = self.disagree(id, ended.err().unwrap_or(Errno::ECONNRESET));
+                self.count_silent(id);
                 return self.failed(host, id, errno);
             }
         }
@@ -323,6 +325,13 @@ impl TcpEndpoint {
                 self.failed(host, id, Errno::ENOPROTOOPT);
             }
         }
+    }
+
+    /// Counts a caller that ends, or is given up, without a request, unless it is counted by what it has said.
+    fn count_silent(&mut self, id: SlotId) {
+        let Some(conn) = self.conn(id).filter(|conn| conn.phase == Phase::Called) else { return };
+        let is_counted = conn.tls.as_ref().is_some_and(|session| session.mismatch().is_some());
+        self.common.counts.refused += u64::from(!is_counted);
     }
 
     fn log_stranger(&mut self, id: SlotId, what: &str) {
