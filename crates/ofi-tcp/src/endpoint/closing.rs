@@ -12,6 +12,7 @@ use ofi_core::sys::wait_readable;
 use ofi_core::transport::Payload;
 
 use super::TcpEndpoint;
+use crate::bulk::stripe;
 use crate::common::Common;
 use crate::conn::{Body, Conn, Phase, To};
 use crate::outgoing::{Lender, Outgoing, Stop};
@@ -220,9 +221,14 @@ fn answer(conn: &mut Conn) -> bool {
                     && let Some(own) = conn.announced.remove(&number)
                     && own.kept.is_some()
                 {
-                    conn.begin_announced(number, &own);
+                    conn.begin_announced(number, &own, None);
                 }
-                conn.body = Some(Body { to: To::Nowhere, at: 0, len: packet.payload_len(), confirm: false });
+                let count = std::mem::take(&mut conn.stripes);
+                if let Packet::Striped { count } = packet {
+                    conn.stripes = count;
+                }
+                let len = stripe(packet.payload_len(), count, 0).end; // others are read on their connections
+                conn.body = Some(Body::new(To::Nowhere, len, false));
             }
             Ok(None) => {
                 conn.stash.extend(rest);

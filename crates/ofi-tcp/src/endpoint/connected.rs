@@ -117,7 +117,7 @@ impl TcpEndpoint {
             Kind::Accept => {
                 let id = self.lanes.first().and_then(|lane| lane.conn);
                 let id = id.ok_or_else(|| Error::new(Errno::ECONNREFUSED))?;
-                let answer = self.saying(cm::CmKind::Response, packet.data).encode();
+                let answer = self.saying(cm::CmKind::Response, packet.data, 0).encode();
                 let Some(conn) = self.conn(id) else { return Err(Error::new(Errno::ECONNREFUSED)) };
                 let event = match answer_on(conn, &answer) {
                     Ok(()) => ConnectedEvent::Confirmed,
