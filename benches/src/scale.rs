@@ -1,9 +1,10 @@
-//! What thousands cost: regions, flows, idle ends, sessions, streams. Each row is measured in a process of its own,
+//! What thousands cost: regions, flows, idle ends, sessions, streams, peers. Each row is measured in a process of its own,
 //! beside an earlier build of this program if one is given (`ofi-benches scale --beside PATH`), by turns.
 
 mod agents;
 mod media;
 mod sessions;
+mod sockets;
 
 use std::path::Path;
 use std::process::Command;
@@ -32,13 +33,14 @@ fn figure(what: impl Into<String>, value: f64, bound: Option<f64>) -> Figure {
 /// A row: its key, and what measures it.
 type Row = (&'static str, fn() -> Result<Vec<Figure>>);
 
-const ROWS: [Row; 6] = [
+const ROWS: [Row; 7] = [
     ("prepare", agents::prepare),
     ("post", agents::post_beside_prepare),
     ("sessions", sessions::measure),
     ("flows", media::flows),
     ("ends", media::idle_ends),
     ("streams", media::streams),
+    ("tcp-peers", sockets::peers),
 ];
 
 /// Runs of each build, of which the best counts: other work of the machine only adds.
