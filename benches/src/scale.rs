@@ -1,5 +1,5 @@
-//! What thousands cost: regions, flows, idle ends, sessions, streams, peers. Each row is measured in a process of its own,
-//! beside an earlier build of this program if one is given (`ofi-benches scale --beside PATH`), by turns.
+//! What thousands cost: regions, flows, idle ends, sessions, streams, peers. Each row is measured in a process of its
+//! own, beside an earlier build of this program if one is given (`ofi-benches scale --beside PATH`), by turns.
 
 mod agents;
 mod media;

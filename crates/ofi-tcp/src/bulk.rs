@@ -13,7 +13,6 @@ use std::time::{Duration, Instant};
 use ofi_api::RemotePiece;
 use ofi_core::slots::SlotId;
 
-use crate::conn::Conn;
 use crate::wire::Packet;
 
 /// The maximum number of bulk connections that a peer may open.
@@ -98,7 +97,6 @@ impl Stripes {
     ///
     /// # Errors
     /// It is no stripe of this payload, or has come before.
-    #[allow(clippy::result_unit_err)]
     pub fn begin(
         &mut self,
         (number, index, stripe_len): (u64, u8, u64),
@@ -204,50 +202,39 @@ impl Bulk {
         }
     }
 
+    /// Begins a payload of `len` bytes, if it is long and there are connections for it. Returns the number of its
+    /// stripes: 1 if it is not striped.
+    pub fn begin(&mut self, len: usize) -> u8 {
+        if len < MIN_STRIPED {
+            return 1;
+        }
+        self.wants_more = self.out.len() < self.limit;
+        let count = self.ready.len().min(MAX_INCOMING) as u8 + 1;
+        if count == 1 || Arc::strong_count(&self.answers) > MAX_ANSWERS {
+            return 1;
+        }
+        self.striped += 1;
+        count
+    }
+
+    /// Adds the stripes of that payload for bulk connections.
+    pub fn lend(&mut self, op: SlotId, len: usize, count: u8) {
+        self.lay(len, count, || Source::Lent(op));
+    }
+
+    /// Adds the stripes of that answer for bulk connections. Returns what the first stripe holds.
+    pub fn answer(&mut self, remote: &[RemotePiece], len: usize, count: u8) -> Arc<StripedAnswer> {
+        let answer = Arc::new(StripedAnswer { _of_peer: Arc::clone(&self.answers) });
+        self.lay(len, count, || Source::Read(remote.to_vec(), Arc::clone(&answer)));
+        answer
+    }
+
     fn lay(&mut self, len: usize, count: u8, mut source: impl FnMut() -> Source) {
         for (index, &to) in (1..count).zip(&self.ready) {
             let range = stripe(len, count, index);
             let packet = Packet::Stripe { number: self.striped - 1, index, len: range.len() as u64 };
             self.waiting.push(OutStripe { to, packet, source: source(), range });
         }
-    }
-}
-
-impl Conn {
-    /// Says that the payload of the next packet is striped, if it is long and there are connections for it. Returns the
-    /// number of its stripes: 1 if it is not.
-    pub fn begin_stripes(&mut self, bulk: Option<&mut Bulk>, len: usize) -> u8 {
-        let Some(bulk) = bulk.filter(|_| len >= MIN_STRIPED) else { return 1 };
-        bulk.wants_more = bulk.out.len() < bulk.limit;
-        let count = bulk.ready.len().min(MAX_INCOMING) as u8 + 1;
-        if count > 1 && Arc::strong_count(&bulk.answers) <= MAX_ANSWERS {
-            bulk.striped += 1;
-            self.out.header(&Packet::Striped { count }, self.order);
-            return count;
-        }
-        1
-    }
-
-    /// Queues the payload of an operation, of so many stripes, behind its packet.
-    pub fn lend_stripes(&mut self, bulk: Option<&mut Bulk>, op: SlotId, len: usize, count: u8) {
-        self.out.lend_range(op, stripe(len, count, 0));
-        if let Some(bulk) = bulk.filter(|_| count > 1) {
-            bulk.lay(len, count, || Source::Lent(op));
-        }
-    }
-
-    /// Queues the answer to a read likewise.
-    pub fn answer_stripes(
-        &mut self,
-        bulk: Option<&mut Bulk>,
-        remote: Vec<RemotePiece>,
-        len: usize,
-        count: u8,
-    ) {
-        let Some(bulk) = bulk.filter(|_| count > 1) else { return self.out.read(remote, len) };
-        let answer = Arc::new(StripedAnswer { _of_peer: Arc::clone(&bulk.answers) });
-        bulk.lay(len, count, || Source::Read(remote.clone(), Arc::clone(&answer)));
-        self.out.read_range(remote, stripe(len, count, 0), Some(answer));
     }
 }
 

@@ -10,7 +10,7 @@ use ofi_core::slots::{SlotId, Slots};
 use ofi_core::transport::PeerId;
 use rustc_hash::FxHashMap;
 
-use crate::bulk::{Bulk, Role, Stripes};
+use crate::bulk::{Bulk, Role, Stripes, stripe};
 use crate::op::Token;
 use crate::outgoing::Outgoing;
 use crate::stash::Stash;
@@ -332,7 +332,7 @@ impl Conn {
     }
 
     /// Receives a little into the stash. See [`stream::receive_into`].
-    pub fn receive_more(&mut self) -> Result<usize, Errno> {
+    pub fn receive_into_stash(&mut self) -> Result<usize, Errno> {
         let socket = self.socket.as_ref().ok_or(Errno::ECONNRESET)?;
         stream::receive_into(socket.as_fd(), self.tls.as_deref_mut(), &mut self.stash)
     }
@@ -438,6 +438,36 @@ impl Conn {
     pub fn inherit(&mut self, other: Self) {
         (self.out, self.order, self.early) = (other.out, other.order, other.early);
         (self.acks, self.reads, self.atomics) = (other.acks, other.reads, other.atomics);
+    }
+
+    /// Says that the payload of the next packet is striped, if it is long and there are connections for it. Returns the
+    /// number of its stripes: 1 if it is not.
+    pub fn begin_stripes(&mut self, bulk: Option<&mut Bulk>, len: usize) -> u8 {
+        let count = bulk.map_or(1, |bulk| bulk.begin(len));
+        if count > 1 {
+            self.out.header(&Packet::Striped { count }, self.order);
+        }
+        count
+    }
+
+    /// Queues the payload of an operation, of so many stripes, behind its packet.
+    pub fn lend_stripes(&mut self, bulk: Option<&mut Bulk>, op: SlotId, len: usize, count: u8) {
+        self.out.lend_range(op, stripe(len, count, 0));
+        if let Some(bulk) = bulk.filter(|_| count > 1) {
+            bulk.lend(op, len, count);
+        }
+    }
+
+    /// Queues the answer to a read likewise.
+    pub fn answer_stripes(
+        &mut self,
+        bulk: Option<&mut Bulk>,
+        remote: Vec<RemotePiece>,
+        len: usize,
+        count: u8,
+    ) {
+        let answer = bulk.filter(|_| count > 1).map(|bulk| bulk.answer(&remote, len, count));
+        self.out.read_range(remote, stripe(len, count, 0), answer);
     }
 
     /// Queues an announced message of this end, on bulk connections too if there are any. Returns the number of its

@@ -199,12 +199,7 @@ impl Outgoing {
         self.items.push_back(Item::Lent { op, at: 0, len: 0 });
     }
 
-    /// Appends registered memory.
-    pub fn read(&mut self, remote: Vec<RemotePiece>, len: usize) {
-        self.read_range(remote, 0..len, None);
-    }
-
-    /// Appends a part of it. The answer is sent when no part holds `answer` any more.
+    /// Appends registered memory, or a part of it. The answer is sent when no part holds `answer` any more.
     pub fn read_range(
         &mut self,
         remote: Vec<RemotePiece>,

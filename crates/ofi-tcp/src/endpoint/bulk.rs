@@ -1,7 +1,7 @@
 //! Opens and accepts [bulk connections](crate::bulk), sends and takes the stripes on them, and ends them.
 //!
-//! A bulk connection that fails while it may have bytes under way ends the main connection, as its own failure does. One
-//! that is idle is closed by the end that has opened it, and opened again when it is needed.
+//! A bulk connection that fails while it may have bytes under way ends the main connection, as its own failure does.
+//! One that is idle is closed by the end that has opened it, and opened again when it is needed.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Instant;

@@ -281,7 +281,7 @@ impl TcpEndpoint {
     /// Reads the other end's connection message.
     pub(super) fn shake_hands<H: Upcalls<Tcp>>(&mut self, host: &mut H, id: SlotId) {
         let Some(conn) = self.conn(id) else { return };
-        match conn.receive_more() {
+        match conn.receive_into_stash() {
             Ok(1..) => {}
             Err(errno) if sys::is_full(errno) => return self.want_of(id),
             ended => {

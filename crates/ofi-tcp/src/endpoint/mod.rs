@@ -10,8 +10,8 @@ mod closing;
 mod connected;
 mod granting;
 mod hot;
+mod lingering;
 mod meeting;
-mod parting;
 mod pulling;
 mod sealed;
 mod sending;
@@ -33,7 +33,7 @@ use ofi_core::sys::{Timer, is_readable};
 use ofi_core::transport::{Arm, Payload, PeerId, Upcalls};
 use rustc_hash::FxHashMap;
 
-use self::hot::Hot;
+use self::hot::{HOT_POLLS, Hot};
 use crate::bulk::Role;
 use crate::common::{Common, EndpointCounts};
 use crate::conn::{AHEAD, Conn, EAGER, Peer, Phase, Stall};
@@ -55,7 +55,7 @@ const MAX_HANDSHAKES_PER_POLL: usize = 4;
 /// Numbers of descriptors other than connections; connections have greater ones.
 const LISTENER: u64 = 0;
 const TIMER: u64 = 1;
-const PARTING: u64 = 2;
+const LINGERING: u64 = 2;
 
 /// The connections of one endpoint.
 pub struct TcpEndpoint {
@@ -206,7 +206,7 @@ impl TcpEndpoint {
             match number {
                 LISTENER => self.accept(),
                 TIMER => self.timer.set(None),
-                PARTING => {} // below
+                LINGERING => {} // below
                 number => {
                     let id = SlotId::from_wire(number);
                     if write {
@@ -256,7 +256,7 @@ impl TcpEndpoint {
         let needs_room = |&id: &SlotId| {
             self.conns.get(id).and_then(|conn| conn.as_deref()?.stalled) == Some(Stall::Application)
         };
-        let next = pending.chain(look).chain(self.parting_deadline()).min();
+        let next = pending.chain(look).chain(self.lingering_deadline()).min();
         self.timer.set(next.map(|next| next.saturating_duration_since(now)));
         self.armed = self.polls;
         // Another thread may post receives without polling, and the transport is not told of them.
@@ -330,6 +330,21 @@ impl TcpEndpoint {
             Some(Phase::Asking | Phase::Called) => self.push_sealed(host, id),
             _ => {}
         }
+    }
+
+    /// Reads the hot connection, if there is one. Returns whether this poll need not ask what else is ready.
+    fn read_hot<H: Upcalls<Tcp>>(&mut self, host: &mut H) -> bool {
+        let Some(id) = self.hot.id else { return false };
+        let before = self.common.counts.received;
+        self.read(host, id, false);
+        let has_come = self.common.counts.received != before;
+        let Some(conn) = self.conn(id) else {
+            self.hot = Hot::default();
+            return false;
+        };
+        let needs_events = conn.full || conn.stalled.is_some();
+        self.hot.read(has_come);
+        !needs_events && self.pending.is_empty() && !self.polls.is_multiple_of(HOT_POLLS)
     }
 
     /// Reads from an established connection. `stashed`: first takes what has been read before.
