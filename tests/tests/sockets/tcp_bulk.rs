@@ -1,5 +1,5 @@
-//! Long payloads of provider `tcp` striped over several connections to a peer (`FI_TCP_BULK_CONNECTIONS`): what arrives,
-//! in which order, and what becomes of connections that end, of peers that break the rules, and of C's ends.
+//! Long payloads of provider `tcp` striped over several connections to a peer (`FI_TCP_BULK_CONNECTIONS`): what
+//! arrives, in which order, and what becomes of connections that end, of peers that break the rules, and of C's ends.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 
