@@ -121,9 +121,10 @@ pub fn tcp(input: &[u8]) -> bool {
         taken = true;
         let payload = match packet {
             Packet::Message { len, .. } | Packet::ReadAnswer { len } => len,
-            Packet::Write { len, .. } | Packet::Data { len, .. } => len,
+            Packet::Write { len, .. } | Packet::Data { len, .. } | Packet::Stripe { len, .. } => len,
             Packet::Atomic { len, .. } | Packet::Note { len, .. } => len,
             Packet::Ack
+            | Packet::Striped { .. }
             | Packet::Read { .. }
             | Packet::Rts { .. }
             | Packet::Grant { .. }

@@ -7,6 +7,7 @@
 //! the same host that are of this library use shared memory: `near.rs`. Endpoints with a key encrypt: `tls/`.
 
 mod address;
+mod bulk;
 mod common;
 mod conn;
 mod endpoint;

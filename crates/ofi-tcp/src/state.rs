@@ -188,6 +188,8 @@ unsafe impl TransportEndpoint<Tcp> for EndpointState {
             stat("send_calls", counts.writes, "calls of sendmsg"),
             stat("send_full", counts.full, "calls of sendmsg that the kernel did not take all of"),
             stat("announced", counts.announced, "messages that were sent on request"),
+            stat("bulk_connections", counts.bulk, "bulk connections established"),
+            stat("stripes", counts.striped, "stripes of long payloads sent on bulk connections"),
         ]);
     }
 }
