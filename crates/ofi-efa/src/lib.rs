@@ -18,6 +18,7 @@ mod atomic;
 mod bare;
 mod common;
 mod direct;
+mod dmabuf;
 mod domain;
 mod endpoint;
 mod giving_up;

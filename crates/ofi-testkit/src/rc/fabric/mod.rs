@@ -20,7 +20,6 @@ use super::events::Watcher;
 use super::meeting::{CmMessage, Id, Told};
 use super::ud::Ud;
 use super::{Did, Logged, Plan};
-use crate::mapped::Mapped;
 
 /// A registration of the local end is missing.
 pub const LOCAL_PROTECTION: Status = Status::from_raw(4);
@@ -282,8 +281,6 @@ pub struct Fabric {
     busy: Vec<u32>,
     /// Registrations by key: first byte, length, and peers' rights.
     registered: BTreeMap<u32, (u64, usize, Access)>,
-    /// The device's mappings of dma-bufs, by key.
-    mapped: BTreeMap<u32, Mapped>,
     /// The maximum number of bytes of all registrations together.
     lockable: usize,
 }
@@ -324,7 +321,6 @@ impl Fabric {
             draws: plan.seed,
             busy: Vec::new(),
             registered: BTreeMap::new(),
-            mapped: BTreeMap::new(),
             lockable: usize::MAX,
         }
     }
@@ -416,14 +412,6 @@ impl Fabric {
             }
         }
         self.registered.remove(&key);
-        self.mapped.remove(&key);
-    }
-
-    /// As [`Fabric::register`], for memory behind a descriptor that accesses address from `addr` on.
-    pub fn register_mapped(&mut self, mapped: Mapped, addr: u64, len: usize, access: Access) -> Option<u32> {
-        let key = self.register(addr, len, access)?;
-        self.mapped.insert(key, mapped);
-        Some(key)
     }
 
     /// Whether a peer may access this place.
@@ -631,7 +619,7 @@ impl Fabric {
                     bytes = self.take(at, bytes.len());
                 }
                 if self.owns_all(&into) {
-                    put(&self.real_all(&into), &bytes);
+                    put(&into, &bytes);
                 } else {
                     status = LOCAL_PROTECTION;
                 }
