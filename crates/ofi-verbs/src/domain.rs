@@ -233,7 +233,7 @@ impl Domain {
 /// The monitor of memory that the application has not registered, and its limits.
 fn watched() -> Option<Watched> {
     let limits = CacheLimits { count: MR_CACHE_MAX_COUNT.get(), bytes: MR_CACHE_MAX_SIZE.get() };
-    ibv::monitor::watched(&MR_CACHE_MONITOR.get(), limits, |why| {
+    ibv::cache::watched(&MR_CACHE_MONITOR.get(), limits, |why| {
         tracing::warn!(target: "ofi::verbs::mr", why, "unregistered memory is registered for each operation");
     })
 }
