@@ -1,8 +1,8 @@
 //! A domain: a device, chosen by one of its addresses.
 
 use std::net::{IpAddr, SocketAddr};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use ibv::cache::{Cache, CacheLimits, KeptAs, Purpose, Watched};
 use ibv::{Gid, ProtectionDomain};
