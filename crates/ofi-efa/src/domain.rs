@@ -1,7 +1,7 @@
 //! A domain: one device, found by name.
 
 use std::ops::Range;
-use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ibv::cache::{Cache, CacheLimits, KeptAs, Purpose, RegisterError, Watched, is_shortage};
 use ofi_api::{Errno, Error, Info, MrMode, Result};
@@ -186,19 +186,7 @@ pub fn domain_name(device: &str) -> String {
 /// The monitor of memory that the application has not registered, and its limits.
 fn watched() -> Option<Watched> {
     let limits = CacheLimits { count: MR_CACHE_MAX_COUNT.get(), bytes: MR_CACHE_MAX_SIZE.get() };
-    if limits.count == 0 {
-        return None; // without the monitor's thread
-    }
-    ibv::monitor::by_name(&MR_CACHE_MONITOR.get())
-        .unwrap_or_else(|why| {
-            static TOLD: Once = Once::new();
-            TOLD.call_once(|| {
-                tracing::warn!(
-                    target: "ofi::efa::mr", why,
-                    "memory that the application has not registered is registered for each operation"
-                );
-            });
-            None
-        })
-        .map(|watch| (watch, limits))
+    ibv::cache::watched(&MR_CACHE_MONITOR.get(), limits, |why| {
+        tracing::warn!(target: "ofi::efa::mr", why, "unregistered memory is registered for each operation");
+    })
 }

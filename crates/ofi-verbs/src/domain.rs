@@ -1,8 +1,8 @@
 //! A domain: a device, chosen by one of its addresses.
 
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Once};
 
 use ibv::cache::{Cache, CacheLimits, KeptAs, Purpose, Watched};
 use ibv::{Gid, ProtectionDomain};
@@ -237,19 +237,7 @@ impl Domain {
 /// The monitor of memory that the application has not registered, and its limits.
 fn watched() -> Option<Watched> {
     let limits = CacheLimits { count: MR_CACHE_MAX_COUNT.get(), bytes: MR_CACHE_MAX_SIZE.get() };
-    if limits.count == 0 {
-        return None; // without the monitor's thread
-    }
-    ibv::monitor::by_name(&MR_CACHE_MONITOR.get())
-        .unwrap_or_else(|why| {
-            static TOLD: Once = Once::new();
-            TOLD.call_once(|| {
-                tracing::warn!(
-                    target: "ofi::verbs::mr", why,
-                    "memory that the application has not registered is registered for each operation"
-                );
-            });
-            None
-        })
-        .map(|watch| (watch, limits))
+    ibv::cache::watched(&MR_CACHE_MONITOR.get(), limits, |why| {
+        tracing::warn!(target: "ofi::verbs::mr", why, "unregistered memory is registered for each operation");
+    })
 }
