@@ -49,6 +49,14 @@ const fn udp_stream(size: usize, iterations: u64) -> Job {
     Job::new(Test::Stream, size, iterations).over_udp()
 }
 
+const fn tcp(test: Test, size: usize, iterations: u64) -> Job {
+    Job::new(test, size, iterations).over_tcp()
+}
+
+const fn tcp_sealed(test: Test, size: usize, iterations: u64) -> Job {
+    Job::new(test, size, iterations).over_tcp_sealed()
+}
+
 const fn udp_round(peers: usize) -> Job {
     Job::new(Test::Round { peers }, SMALL, 100_000).over_udp()
 }
@@ -263,6 +271,27 @@ pub const LINES: &[Line] = &{
             Job::new(Test::Stream, LARGE, 1_000).over_udp_sealed(),
         )
         .against(Some(Against::Ours(udp_stream(LARGE, 1_000), "in the clear")), None),
+        line(
+            "tcp-sealed-latency",
+            "64 B message over TCP by TLS, one way",
+            LatencyNs,
+            tcp_sealed(Test::PingPong, SMALL, 30_000),
+        )
+        .against(Some(Against::Ours(tcp(Test::PingPong, SMALL, 30_000), "in the clear")), None),
+        line(
+            "tcp-sealed-latency-64k",
+            "64 KiB message over TCP by TLS, one way",
+            LatencyNs,
+            tcp_sealed(Test::PingPong, 65_536, 6_000),
+        )
+        .against(Some(Against::Ours(tcp(Test::PingPong, 65_536, 6_000), "in the clear")), None),
+        line(
+            "tcp-sealed-messages",
+            "1 MiB messages over TCP by TLS",
+            Bandwidth,
+            tcp_sealed(Test::Stream, LARGE, 1_000),
+        )
+        .against(Some(Against::Ours(tcp(Test::Stream, LARGE, 1_000), "in the clear")), None),
         line("udp-peers", "64 B message and answer, 10,000 UDP peers by turns", LatencyNs, udp_round(10_000))
             .against(Some(Against::Ours(udp_round(100), "100 peers")), RatioAtMost(1.5)),
         Line {

@@ -81,6 +81,16 @@ impl Job {
         Self { provider: Provider::UdpSealed, ..self }
     }
 
+    /// The same over TCP on loopback.
+    pub const fn over_tcp(self) -> Self {
+        Self { provider: Provider::Tcp, ..self }
+    }
+
+    /// The same over TCP on loopback, by TLS.
+    pub const fn over_tcp_sealed(self) -> Self {
+        Self { provider: Provider::TcpSealed, ..self }
+    }
+
     /// The same by the udp provider, which uses shared memory between processes of one host.
     pub const fn over_udp_nearby(self) -> Self {
         Self { provider: Provider::UdpNearby, ..self }
@@ -196,6 +206,8 @@ pub enum Provider {
     UdpNearby,
     /// TCP on loopback.
     Tcp,
+    /// The same with an authorization key, so by TLS.
+    TcpSealed,
 }
 
 /// The side of a pair that this process is.

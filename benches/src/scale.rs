@@ -5,6 +5,7 @@ mod agents;
 mod media;
 mod peers;
 mod sessions;
+mod sockets;
 
 use std::path::Path;
 use std::process::Command;
@@ -33,7 +34,7 @@ fn figure(what: impl Into<String>, value: f64, bound: Option<f64>) -> Figure {
 /// A row: its key, and what measures it.
 type Row = (&'static str, fn() -> Result<Vec<Figure>>);
 
-const ROWS: [Row; 9] = [
+const ROWS: [Row; 10] = [
     ("prepare", agents::prepare),
     ("post", agents::post_beside_prepare),
     ("sessions", sessions::measure),
@@ -43,6 +44,7 @@ const ROWS: [Row; 9] = [
     ("peers-shm", peers::over_shm),
     ("peers-udp", peers::over_udp),
     ("peers-tcp", peers::over_tcp),
+    ("tcp-peers", sockets::peers),
 ];
 
 /// Runs of each build, of which the best counts: other work of the machine only adds.

@@ -9,7 +9,8 @@
 //! `efa_lane`: two of its endpoints, and packets of a third. `verbs_lane`: two endpoints over RDMA, and a stranger that
 //! connects to them. `verbs_datagrams`: two datagram endpoints over RDMA, and datagrams of strangers.
 //! `verbs_connected`: connected endpoints over RDMA, and their hostile peer. `tcp`: what another process sends on a
-//! connection of provider `tcp`.
+//! connection of provider `tcp`. `tcp_first`: endpoints of it over sockets, in the clear and by TLS, and strangers that
+//! call them.
 
 mod agents;
 mod efa_lane;
@@ -21,6 +22,7 @@ mod mxl;
 mod protocol;
 mod rails;
 mod session;
+mod tcp_first;
 mod two;
 mod verbs_connected;
 mod verbs_datagrams;
@@ -34,6 +36,7 @@ pub use media::media;
 pub use protocol::protocol;
 pub use rails::rails;
 pub use session::session;
+pub use tcp_first::tcp_first;
 pub use verbs_connected::verbs_connected;
 pub use verbs_datagrams::verbs_datagrams;
 pub use verbs_lane::verbs_lane;
@@ -118,9 +121,10 @@ pub fn tcp(input: &[u8]) -> bool {
         taken = true;
         let payload = match packet {
             Packet::Message { len, .. } | Packet::ReadAnswer { len } => len,
-            Packet::Write { len, .. } | Packet::Data { len, .. } => len,
+            Packet::Write { len, .. } | Packet::Data { len, .. } | Packet::Stripe { len, .. } => len,
             Packet::Atomic { len, .. } | Packet::Note { len, .. } => len,
             Packet::Ack
+            | Packet::Striped { .. }
             | Packet::Read { .. }
             | Packet::Rts { .. }
             | Packet::Grant { .. }

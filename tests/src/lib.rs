@@ -76,6 +76,16 @@ pub fn tcp_atomics() {
     });
 }
 
+/// Lets endpoints of `tcp` stripe long payloads over three connections, by the setting, because hints have no word for
+/// it.
+pub fn tcp_bulk() {
+    static ONCE: std::sync::Once = std::sync::Once::new();
+    ONCE.call_once(|| {
+        // SAFETY: as in `tcp_atomics`.
+        unsafe { std::env::set_var("FI_TCP_BULK_CONNECTIONS", "3") };
+    });
+}
+
 /// Hints with everything that these tests use.
 pub fn hints(naming: Naming) -> Hints {
     let (provider, format) = match naming {

@@ -55,9 +55,10 @@ impl Node {
                 let hints = hints.provider("udp").ep_type(EpType::Rdm).src_addr(own);
                 if job.provider == Provider::UdpSealed { hints.auth_key(*b"a measurement") } else { hints }
             }
-            Provider::Tcp => {
+            Provider::Tcp | Provider::TcpSealed => {
                 let own = Address::from(crate::bare::own_address(0)?);
-                hints.provider("tcp").ep_type(EpType::Rdm).src_addr(own)
+                let hints = hints.provider("tcp").ep_type(EpType::Rdm).src_addr(own);
+                if job.provider == Provider::TcpSealed { hints.auth_key(*b"a measurement") } else { hints }
             }
         };
         let hints = if job.test == Test::IdleAuto { hints.progress(Progress::Auto) } else { hints };
@@ -78,7 +79,8 @@ impl Node {
         let endpoint = domain.open_endpoint(info).map_err(stack)?;
         let over_device = matches!(info.fabric_attr.prov_name.as_str(), "efa" | "verbs")
             && info.ep_attr.ep_type == EpType::Rdm;
-        if over_device || matches!(job.provider, Provider::Udp | Provider::UdpSealed | Provider::Tcp) {
+        let over_sockets = !matches!(job.provider, Provider::Shm | Provider::UdpNearby);
+        if over_device || over_sockets {
             endpoint.set_option(EpOption::SharedMemoryPermitted, 0).map_err(stack)?;
         }
         let queue = || domain.open_cq(&CqAttr { wait_obj: wait, ..CqAttr::default() }).map_err(stack);

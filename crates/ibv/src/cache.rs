@@ -24,10 +24,10 @@ mod tests;
 
 use std::ops::Range as Span;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::monitor::{Change, Watch, page_size};
+use crate::monitor::{self, Change, Watch, page_size};
 pub use spans::RangeId;
 use spans::Spans;
 
@@ -108,6 +108,21 @@ pub type Kept<R> = (Span<usize>, Arc<R>);
 
 /// A monitor, and the limits of watched memory.
 pub type Watched = (&'static dyn Watch, CacheLimits);
+
+/// The monitor that `FI_MR_CACHE_MONITOR` names, with the limits of what is kept for it; `None` if that says to use
+/// none, or if nothing may be kept: then it is not started. If there is no such monitor, `missing` gets the reason, once
+/// in each process.
+pub fn watched(name: &str, limits: CacheLimits, missing: impl FnOnce(String)) -> Option<Watched> {
+    static TOLD: Once = Once::new();
+    if limits.count == 0 {
+        return None;
+    }
+    let found = monitor::by_name(name).unwrap_or_else(|why| {
+        TOLD.call_once(|| missing(why));
+        None
+    });
+    found.map(|watch| (watch, limits))
+}
 
 struct CacheState<R> {
     ranges: Spans<R>,

@@ -195,6 +195,21 @@ impl CompletionQueue {
         Ok(count)
     }
 
+    /// Gives the queue room for at least `size` entries; those in it stay.
+    ///
+    /// # Errors
+    /// The errors of ibv_resize_cq(3): `EINVAL` for more than the device's maximum, `ENOSYS` or `EOPNOTSUPP` from a
+    /// driver that cannot resize.
+    pub fn resize(&self, size: usize) -> Result<()> {
+        let size = c_int::try_from(size).unwrap_or(c_int::MAX);
+        // SAFETY: the queue exists; the driver locks it against polls.
+        match unsafe { (self.verbs.ibv_resize_cq)(self.cq.as_ptr(), size) } {
+            0 => Ok(()),
+            -1 => Err(Error::last("ibv_resize_cq")),
+            errno => Err(Error::of("ibv_resize_cq", errno.abs())),
+        }
+    }
+
     /// Makes the channel readable at the next entry. Entries that are already queued do not make it readable, so poll
     /// the queue once more after this call.
     ///

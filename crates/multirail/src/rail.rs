@@ -61,7 +61,7 @@ pub(crate) struct Polled {
 }
 
 /// Memory of a region, and its description for a rail.
-struct Registered {
+struct RailMemory {
     range: Usable,
     desc: [Desc; 1],
 }
@@ -308,13 +308,13 @@ impl Rail {
 
     /// The memory of a plan's region, as this rail uses it.
     #[inline]
-    fn memory(&self, guard: &Guard, region: u32) -> Result<Registered> {
+    fn memory(&self, guard: &Guard, region: u32) -> Result<RailMemory> {
         let region = guard.get(region as usize).ok_or_else(|| Error::new(Errno::ECANCELED))?;
         // Device memory that the NIC does not register goes through host memory.
         let unable = if region.device().is_some() { Errno::EOPNOTSUPP } else { Errno::EFAULT };
         let range = region.usable(&self.domain).ok_or_else(|| Error::new(unable))?;
         let desc = if self.needs_desc { region.desc(self.index(region)?)? } else { Desc::NONE };
-        Ok(Registered { range, desc: [desc] })
+        Ok(RailMemory { range, desc: [desc] })
     }
 
     /// Abandons an access in flight: its memory is no longer used, and its completion still follows.

@@ -18,6 +18,7 @@ mod atomic;
 mod bare;
 mod common;
 mod direct;
+mod dmabuf;
 mod domain;
 mod endpoint;
 mod giving_up;
@@ -47,7 +48,6 @@ use std::sync::Arc;
 
 use ofi_api::{Address, Dmabuf, EpOption, EpType, Info, LibraryMemory, MrAttr, Placement, Result};
 use ofi_core::domain::{DomainPart, Registered};
-use ofi_core::hmem::RegisteredDevice;
 use ofi_core::transport::Transport;
 
 pub use near::EfaOrShm;
@@ -102,16 +102,12 @@ unsafe impl Transport for Efa {
         }
     }
 
-    fn register_device(
+    fn register_exported(
         domain: &Self::Domain,
         attr: &MrAttr<'_>,
-        _device: &RegisteredDevice,
-        dmabuf: Option<Dmabuf<'_>>,
+        dmabuf: Dmabuf<'_>,
     ) -> Result<Self::Region> {
-        match dmabuf {
-            Some(dmabuf) => region::Region::of_device(domain, attr, dmabuf),
-            None => Self::register(domain, attr),
-        }
+        region::Region::of_device(domain, attr, dmabuf)
     }
 
     fn key(region: &Self::Region) -> Option<u64> {

@@ -179,7 +179,7 @@ impl Hostile {
         let bulk = ControlMessage::Bulk { incarnation, lines: 4 * LINES as u32 };
         self.socket.send(&self.victim, &bulk.encode(), &[bulk_fd.as_fd()])?;
         // The answer to this comes after everything sent before has been processed.
-        let last = ControlMessage::Request { incarnation, key: u64::MAX, write: false, devices: false };
+        let last = ControlMessage::Request { incarnation, key: u64::MAX, write: false };
         self.socket.send(&self.victim, &last.encode(), &[])?;
         let (_, [doorbell, theirs]) = self.await_grant()?;
         let head = pair.word(0); // a word that stays 0: these rings are filled once
@@ -225,7 +225,7 @@ impl Hostile {
     /// As [`Hostile::greet`].
     pub fn seize(&mut self, key: u64) -> Result<bool> {
         let Some(incarnation) = self.rings.as_ref().map(|rings| rings.incarnation) else { return Ok(false) };
-        let request = ControlMessage::Request { incarnation, key, write: true, devices: false };
+        let request = ControlMessage::Request { incarnation, key, write: true };
         self.socket.send(&self.victim, &request.encode(), &[])?;
         let (granted, _) = self.await_grant()?;
         let Some(rings) = &mut self.rings else { return Ok(false) };

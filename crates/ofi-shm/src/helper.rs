@@ -15,14 +15,13 @@ use ofi_core::sys::unix;
 use ofi_ring::crash_point;
 use tracing::{debug, warn};
 
-use crate::control::{self, ControlMessage, Terms};
+use crate::control::{self, ControlMessage};
 use crate::event::HelperEvent;
-use crate::name;
 use crate::pair::OwnPair;
 use crate::peer_exit::{self, PeerExit, PeerExitKind};
-use crate::region::{self, Answer};
 use crate::shared::SharedEndpoint;
 use crate::sys::{self, Datagram};
+use crate::{name, region};
 
 /// How long a greeting to an unused name is repeated, so that two programs may start in any order.
 const GREETING_TIMEOUT: Duration = Duration::from_millis(500);
@@ -518,34 +517,16 @@ impl Helper {
                     }
                 }
             }
-            ControlMessage::Request { incarnation, key, write, devices } if known(incarnation) => {
+            ControlMessage::Request { incarnation, key, write } if known(incarnation) => {
                 crash_point!("grant.asked");
-                let answer = region::answer(endpoint, key, write, devices);
+                let (grant, fd) = region::answer(endpoint, key, write);
                 crash_point!("grant.decided");
-                if !matches!(answer, Answer::Refused) {
+                if fd.is_some() {
                     endpoint.counts.granted.fetch_add(1, Ordering::Relaxed);
                 }
-                let incarnation = endpoint.incarnation;
-                let (message, fd) = match answer {
-                    Answer::Refused => {
-                        (ControlMessage::Grant { incarnation, key, grant: Terms::default() }, None)
-                    }
-                    Answer::Memory(grant, fd) => {
-                        (ControlMessage::Grant { incarnation, key, grant }, Some(Arc::new(fd)))
-                    }
-                    Answer::Device(grant, device) => {
-                        (ControlMessage::Device { incarnation, key, grant, device }, None)
-                    }
-                };
+                let message = ControlMessage::Grant { incarnation: endpoint.incarnation, key, grant };
                 self.post(endpoint, &socket, message, fd);
                 crash_point!("grant.answered");
-            }
-            ControlMessage::Device { incarnation, key, grant, device } if known(incarnation) => {
-                let device = Box::new((grant, device));
-                endpoint.tell(HelperEvent::Device { socket, incarnation, key, device });
-            }
-            ControlMessage::Withdrawn { incarnation, key } if known(incarnation) => {
-                endpoint.tell(HelperEvent::Withdrawn { socket, incarnation, key });
             }
             ControlMessage::Grant { incarnation, key, grant } if known(incarnation) => {
                 let memory = datagram.fds.pop().filter(|_| grant.len > 0).and_then(|fd| {

@@ -12,11 +12,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use ofi_api::{Caps, Errno, Error, MrAccess, MrAttr, Result};
-use ofi_core::hmem::{DeviceHandle, RegisteredDevice};
 use ofi_ring::{crash_point, lease, membarrier};
 
-use crate::control::{ControlMessage, Terms};
-use crate::helper::Helper;
+use crate::control::Terms;
 use crate::layout::endpoint;
 use crate::memory::Allocated;
 use crate::openings::Openings;
@@ -31,14 +29,10 @@ const COPY_TIMEOUT: Duration = Duration::from_secs(1);
 pub struct ShmRegion {
     /// The allocation that it covers.
     allocated: Option<Arc<Allocated>>,
-    /// The device memory that it covers.
-    device: Option<DeviceHandle>,
     /// Whether it reserves the allocation for peers that write.
     shares: bool,
     /// Its grants: endpoint and slot, once each.
     given: Mutex<Vec<(Weak<SharedEndpoint>, u32)>>,
-    /// The keys under which peers may have mapped the device memory.
-    keys: Mutex<Vec<(Weak<SharedEndpoint>, u64)>>,
     /// The parts that peers copy directly (`single/`).
     pub openings: Arc<Openings>,
 }
@@ -58,44 +52,7 @@ impl ShmRegion {
         if let Some(allocated) = whole.as_ref().filter(|_| shares) {
             allocated.share();
         }
-        Self {
-            allocated: whole,
-            device: None,
-            shares,
-            given: Mutex::default(),
-            keys: Mutex::default(),
-            openings: Arc::default(),
-        }
-    }
-
-    /// Prepares a registration of device memory. Peers map it if they may read and write all of it.
-    pub fn of_device(attr: &MrAttr<'_>, device: &RegisteredDevice) -> Self {
-        let both = MrAccess::REMOTE_READ | MrAccess::REMOTE_WRITE;
-        let device = if attr.access().contains(both) { device.handle(attr) } else { None };
-        Self {
-            allocated: None,
-            device,
-            shares: false,
-            given: Mutex::default(),
-            keys: Mutex::default(),
-            openings: Arc::default(),
-        }
-    }
-
-    /// Tells peers to close their mappings of the device memory. They no longer use them once the grant is void.
-    fn tell_withdrawn(&self) {
-        let keys = std::mem::take(&mut *self.keys.lock().unwrap_or_else(PoisonError::into_inner));
-        if keys.is_empty() {
-            return;
-        }
-        let Ok(helper) = Helper::get() else { return };
-        for (shared, key) in keys {
-            let Some(shared) = shared.upgrade() else { continue };
-            for socket in shared.peers() {
-                let message = ControlMessage::Withdrawn { incarnation: shared.incarnation, key };
-                helper.post(&shared, &socket, message, None);
-            }
-        }
+        Self { allocated: whole, shares, given: Mutex::default(), openings: Arc::default() }
     }
 
     fn given(&self) -> MutexGuard<'_, Vec<(Weak<SharedEndpoint>, u32)>> {
@@ -111,23 +68,13 @@ impl Drop for ShmRegion {
     }
 }
 
-/// The answer to a peer that asks for a key.
-pub enum Answer {
-    /// The owner executes accesses.
-    Refused,
-    /// The peer may map this memory.
-    Memory(Terms, OwnedFd),
-    /// The peer may map this memory of a device.
-    Device(Terms, DeviceHandle),
-}
-
-/// The helper's answer to a peer that asks for `key`. `devices`: it can map a device's memory.
-pub fn answer(shared: &Arc<SharedEndpoint>, key: u64, write: bool, devices: bool) -> Answer {
-    let refused = Answer::Refused;
+/// The helper's answer to a peer that asks for `key`.
+pub fn answer(shared: &Arc<SharedEndpoint>, key: u64, write: bool) -> (Terms, Option<Arc<OwnedFd>>) {
+    let refused = (Terms::default(), None);
     if let Some(allocated) = shared.domain.transport.allocations.keyed(key) {
         let terms = Terms { len: allocated.mapped() as u64, slot: u32::MAX, ..Terms::default() };
         return match allocated.descriptor(Writers::Present) {
-            Some(fd) => Answer::Memory(terms, fd),
+            Some(fd) => (terms, Some(Arc::new(fd))),
             None => refused,
         };
     }
@@ -144,11 +91,9 @@ pub fn answer(shared: &Arc<SharedEndpoint>, key: u64, write: bool, devices: bool
         return refused; // the owner checks the peer at each access
     }
     let Some(data) = shared.domain.data(region) else { return refused };
-    let device = data.device.filter(|_| devices && shared.maps_devices());
-    let allocated = data.allocated.as_ref();
-    if !region.is_enabled() || (allocated.is_none() && device.is_none()) {
+    let Some(allocated) = data.allocated.as_ref().filter(|_| region.is_enabled()) else {
         return refused;
-    }
+    };
     let access = region.access();
     let may_write = access.contains(MrAccess::REMOTE_WRITE);
     if (write && !may_write) || (!write && !access.contains(MrAccess::REMOTE_READ)) {
@@ -169,30 +114,15 @@ pub fn answer(shared: &Arc<SharedEndpoint>, key: u64, write: bool, devices: bool
     if region.is_counted() || shared.counts() || !is_there {
         return refused; // the owner must see each access
     }
-    let terms =
-        Terms { len: region.len() as u64, base: region.base_address(), slot, generation, write: writable };
     let writers = if writable { Writers::Any } else { Writers::Present };
-    let answer = match (device, allocated) {
-        (Some(device), _) => Answer::Device(terms, device),
-        (None, Some(allocated)) => match allocated.descriptor(writers) {
-            Some(fd) => Answer::Memory(terms, fd),
-            None => return refused,
-        },
-        (None, None) => return refused,
-    };
+    let Some(fd) = allocated.descriptor(writers) else { return refused };
     if !given.iter().any(|(to, its)| *its == slot && std::ptr::eq(to.as_ptr(), Arc::as_ptr(shared))) {
         given.retain(|(to, _)| to.strong_count() > 0);
         given.push((Arc::downgrade(shared), slot));
     }
-    if device.is_some() {
-        let mut keys = data.keys.lock().unwrap_or_else(PoisonError::into_inner);
-        let of_this =
-            |known: &(Weak<SharedEndpoint>, u64)| std::ptr::eq(known.0.as_ptr(), Arc::as_ptr(shared));
-        if !keys.iter().any(|known| known.1 == key && of_this(known)) {
-            keys.push((Arc::downgrade(shared), key));
-        }
-    }
-    answer
+    let terms =
+        Terms { len: region.len() as u64, base: region.base_address(), slot, generation, write: writable };
+    (terms, Some(Arc::new(fd)))
 }
 
 fn generation(shared: &SharedEndpoint, slot: u32) -> &AtomicU32 {
@@ -211,7 +141,6 @@ pub fn withdraw(region: &ShmRegion) -> Result<()> {
     // The list stays until nobody copies, so that another call waits again.
     let given = region.given().clone();
     let copied = !given.is_empty() && !void(&given, deadline);
-    region.tell_withdrawn();
     if !copied {
         let is_old = |entry: &(Weak<SharedEndpoint>, u32)| {
             given.iter().any(|(to, slot)| *slot == entry.1 && to.ptr_eq(&entry.0))

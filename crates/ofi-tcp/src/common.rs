@@ -45,4 +45,6 @@ pub struct EndpointCounts {
     pub writes: u64,
     pub full: u64,
     pub announced: u64,
+    pub bulk: u64,
+    pub striped: u64,
 }

@@ -10,6 +10,7 @@ use ofi_core::slots::{SlotId, Slots};
 use ofi_core::transport::PeerId;
 use rustc_hash::FxHashMap;
 
+use crate::bulk::{Bulk, Role, Stripes, stripe};
 use crate::op::Token;
 use crate::outgoing::Outgoing;
 use crate::stash::Stash;
@@ -43,10 +44,12 @@ pub enum Stall {
     Application,
     /// The peer has to read the answers that it has asked for.
     Peer,
+    /// Stripes have to arrive on other connections; on a bulk connection, the packet to which its stripe belongs.
+    Stripes,
 }
 
 /// The destination of an arriving payload.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub enum To {
     /// Into a receive.
     Receive(SlotId),
@@ -66,18 +69,32 @@ pub enum To {
 #[derive(Debug)]
 pub struct Body {
     pub to: To,
-    /// Bytes that have arrived.
+    /// Where its next byte belongs.
     pub at: usize,
+    /// Where the bytes of this connection end.
+    pub end: usize,
     /// Bytes in all.
     pub len: usize,
     /// The sender wants an acknowledgement.
     pub confirm: bool,
+    /// Its other stripes, on the connection of its packet.
+    pub stripes: Option<Stripes>,
 }
 
 impl Body {
-    /// Bytes that are missing.
+    /// All of a payload.
+    pub fn new(to: To, len: usize, confirm: bool) -> Self {
+        Self { to, at: 0, end: len, len, confirm, stripes: None }
+    }
+
+    /// Bytes that are missing on this connection.
     pub fn left(&self) -> usize {
-        self.len - self.at
+        self.end - self.at
+    }
+
+    /// Whether stripes are missing on other connections.
+    pub fn awaits_stripes(&self) -> bool {
+        self.stripes.is_some_and(|stripes| !stripes.are_here())
     }
 
     /// Whether it is received directly to where it belongs, but for what comes with its header.
@@ -145,6 +162,14 @@ pub struct Conn {
     /// Atomic operations that wait for the connection, because only then it is known whether the peer takes them. No
     /// other operation passes them.
     pub atomics: Vec<Atomic>,
+    /// What it is for.
+    pub role: Role,
+    /// The stripes of the next packet's payload, if that is striped; on a bulk connection, the stripe that is arriving.
+    pub stripes: u8,
+    /// Payloads of the peer that were striped.
+    pub striped: u64,
+    /// What the peer's requests for bulk connections have to name.
+    pub bulk: u32,
     /// The peer's process.
     pub process: u32,
     pub out: Outgoing,
@@ -205,6 +230,10 @@ impl Conn {
             announces: false,
             extras: Extras::NONE,
             atomics: Vec::new(),
+            role: Role::Alone,
+            stripes: 0,
+            striped: 0,
+            bulk: 0,
             process: 0,
             out: Outgoing::default(),
             credit: 0,
@@ -262,7 +291,7 @@ impl Conn {
         }
         let kept = self.announced.extract_if(|_, own| own.kept.is_some()).collect::<Vec<_>>();
         let over = kept.into_iter().filter_map(|(number, own)| {
-            self.begin_announced(number, &own);
+            self.begin_announced(number, &own, None);
             (!own.confirm).then_some(own.op)
         });
         over.collect()
@@ -282,7 +311,8 @@ impl Conn {
 
     /// Whether the peer owes an answer, or this end has something to send.
     pub fn expects(&self) -> bool {
-        !self.acks.is_empty() || !self.reads.is_empty() || !self.announced.is_empty() || !self.is_sent()
+        let owes = !self.acks.is_empty() || !self.reads.is_empty() || !self.announced.is_empty();
+        owes || !self.is_sent() || self.role == Role::BulkOut // the main connection has its acknowledgements
     }
 
     /// Whether the kernel has everything that was queued.
@@ -302,7 +332,7 @@ impl Conn {
     }
 
     /// Receives a little into the stash. See [`stream::receive_into`].
-    pub fn receive_more(&mut self) -> Result<usize, Errno> {
+    pub fn receive_into_stash(&mut self) -> Result<usize, Errno> {
         let socket = self.socket.as_ref().ok_or(Errno::ECONNRESET)?;
         stream::receive_into(socket.as_fd(), self.tls.as_deref_mut(), &mut self.stash)
     }
@@ -344,6 +374,8 @@ pub struct Peer {
     pub conn: Option<SlotId>,
     /// The other end of that connection, if the peer is the endpoint itself.
     pub beside: Option<SlotId>,
+    /// Bulk connections beside that one, if this end opens any, or the peer has.
+    pub bulk: Option<Box<Bulk>>,
     /// Operations of this end in flight.
     pub outstanding: usize,
     /// The byte order of the last connection.
@@ -362,6 +394,7 @@ impl Peer {
             address,
             conn: None,
             beside: None,
+            bulk: None,
             outstanding: 0,
             order: Order::Own,
             spools: Slots::default(),
@@ -407,8 +440,41 @@ impl Conn {
         (self.acks, self.reads, self.atomics) = (other.acks, other.reads, other.atomics);
     }
 
-    /// Queues an announced message of this end.
-    pub fn begin_announced(&mut self, number: u8, own: &Announced) {
+    /// Says that the payload of the next packet is striped, if it is long and there are connections for it. Returns the
+    /// number of its stripes: 1 if it is not.
+    pub fn begin_stripes(&mut self, bulk: Option<&mut Bulk>, len: usize) -> u8 {
+        let count = bulk.map_or(1, |bulk| bulk.begin(len));
+        if count > 1 {
+            self.out.header(&Packet::Striped { count }, self.order);
+        }
+        count
+    }
+
+    /// Queues the payload of an operation, of so many stripes, behind its packet.
+    pub fn lend_stripes(&mut self, bulk: Option<&mut Bulk>, op: SlotId, len: usize, count: u8) {
+        self.out.lend_range(op, stripe(len, count, 0));
+        if let Some(bulk) = bulk.filter(|_| count > 1) {
+            bulk.lend(op, len, count);
+        }
+    }
+
+    /// Queues the answer to a read likewise.
+    pub fn answer_stripes(
+        &mut self,
+        bulk: Option<&mut Bulk>,
+        remote: Vec<RemotePiece>,
+        len: usize,
+        count: u8,
+    ) {
+        let answer = bulk.filter(|_| count > 1).map(|bulk| bulk.answer(&remote, len, count));
+        self.out.read_range(remote, stripe(len, count, 0), answer);
+    }
+
+    /// Queues an announced message of this end, on bulk connections too if there are any. Returns the number of its
+    /// stripes.
+    pub fn begin_announced(&mut self, number: u8, own: &Announced, mut bulk: Option<&mut Bulk>) -> u8 {
+        bulk = bulk.filter(|_| own.kept.is_none());
+        let count = self.begin_stripes(bulk.as_deref_mut(), own.len);
         self.out.header(&Packet::Data { number, len: own.len as u64 }, self.order);
         match &own.kept {
             Some(bytes) => {
@@ -416,11 +482,12 @@ impl Conn {
                 self.out.mark(own.op);
             }
             None if own.len == 0 => self.out.mark(own.op),
-            None => self.out.lend(own.op, own.len),
+            None => self.lend_stripes(bulk, own.op, own.len, count),
         }
         if own.confirm {
             self.acks.push_back(own.op);
         }
         self.dirty = true;
+        count
     }
 }

@@ -7,9 +7,15 @@
 //! the same host that are of this library use shared memory: `near.rs`. Endpoints with a key encrypt: `tls/`.
 
 mod address;
+mod bulk;
 mod common;
 mod conn;
 mod endpoint;
+#[cfg(all(
+    feature = "encryption",
+    any(target_arch = "x86_64", all(target_arch = "aarch64", target_endian = "little"))
+))]
+pub mod fuzz;
 mod handshake;
 mod mismatch;
 mod near;

@@ -14,6 +14,8 @@ pub enum TcpOp {
         payload: Payload,
         /// It ends with the peer's acknowledgement, otherwise when the kernel has all of it.
         confirm: bool,
+        /// Parts of its bytes that the kernel does not have all of: one, or its stripes.
+        stripes: u8,
     },
     /// A remote read.
     Read {

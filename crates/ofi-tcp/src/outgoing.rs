@@ -2,6 +2,8 @@
 //! is written by vectors without further copies, as much at a time as the kernel accepts.
 
 use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::Arc;
 
 use ofi_api::{Errno, MrAccess, Piece, RemotePiece};
 use ofi_core::copy;
@@ -10,6 +12,7 @@ use ofi_core::keys::{Accessor, Grant};
 use ofi_core::slots::SlotId;
 use ofi_core::transport::Payload;
 
+use crate::bulk::StripedAnswer;
 use crate::wire::{Order, Packet};
 
 /// Bytes of one item of copies. Longer data is split into several items, so that sent ones can be freed.
@@ -29,7 +32,7 @@ pub const SHARE: usize = (512 << 10) + (32 << 10);
 enum Item {
     /// Headers, and payloads that were copied.
     Copied { bytes: Vec<u8>, at: usize },
-    /// An operation's payload in application memory; empty if it was copied into the item before.
+    /// Bytes `at` to `len` of an operation's payload in application memory; none if it was copied into the item before.
     Lent { op: SlotId, at: usize, len: usize },
     /// Registered memory that the peer reads.
     Read(Box<Reading>),
@@ -40,6 +43,8 @@ struct Reading {
     remote: Vec<RemotePiece>,
     at: usize,
     len: usize,
+    /// What other stripes of the answer hold too.
+    answer: Option<Arc<StripedAnswer>>,
 }
 
 /// What protects the memory that is being sent to a reading peer.
@@ -181,11 +186,11 @@ impl Outgoing {
         self.copied += bytes.len();
     }
 
-    /// Appends an operation's payload by reference.
-    pub fn lend(&mut self, op: SlotId, len: usize) {
-        if len > 0 {
+    /// Appends a part of an operation's payload, or all of it, by reference.
+    pub fn lend_range(&mut self, op: SlotId, range: Range<usize>) {
+        if !range.is_empty() {
             self.lent += 1;
-            self.items.push_back(Item::Lent { op, at: 0, len });
+            self.items.push_back(Item::Lent { op, at: range.start, len: range.end });
         }
     }
 
@@ -194,10 +199,16 @@ impl Outgoing {
         self.items.push_back(Item::Lent { op, at: 0, len: 0 });
     }
 
-    /// Appends registered memory.
-    pub fn read(&mut self, remote: Vec<RemotePiece>, len: usize) {
+    /// Appends registered memory, or a part of it. The answer is sent when no part holds `answer` any more.
+    pub fn read_range(
+        &mut self,
+        remote: Vec<RemotePiece>,
+        range: Range<usize>,
+        answer: Option<Arc<StripedAnswer>>,
+    ) {
         self.reads += 1;
-        self.items.push_back(Item::Read(Box::new(Reading { remote, at: 0, len })));
+        let Range { start: at, end: len } = range;
+        self.items.push_back(Item::Read(Box::new(Reading { remote, at, len, answer })));
     }
 
     /// Gives up the first payload that is lent, and everything behind it, because the application takes its memory
@@ -346,7 +357,9 @@ impl Outgoing {
                 }
                 Some(Item::Read(reading)) => {
                     self.reads -= 1;
-                    lender.answered(&reading.remote);
+                    if reading.answer.is_none_or(|answer| Arc::into_inner(answer).is_some()) {
+                        lender.answered(&reading.remote);
+                    }
                 }
                 _ => {}
             }
@@ -410,7 +423,7 @@ mod tests {
                 wanted.extend(&bytes);
                 if is_lent {
                     let id = ops.ops.insert(Payload::owned(bytes.into()));
-                    outgoing.lend(id, len);
+                    outgoing.lend_range(id, 0..len);
                     lent.extend((len > 0).then_some(id));
                 } else {
                     outgoing.fill(len, |to| { to.copy_from_slice(&bytes); Ok::<_, ()>(()) }).unwrap();
@@ -447,7 +460,7 @@ mod tests {
         let (mut outgoing, mut ops) = (Outgoing::default(), ops());
         let id = ops.ops.insert(Payload::owned(vec![1; 10].into()));
         outgoing.header(&Packet::Message { tag: None, data: None, confirm: false, len: 10 }, Order::Own);
-        outgoing.lend(id, 10);
+        outgoing.lend_range(id, 0..10);
         ops.ops.remove(id);
         let stop = outgoing.flush(&mut ops, &mut Vec::new(), |_| panic!("nothing may be written"));
         assert_eq!(stop, Stop::Failed(Errno::ECANCELED));

@@ -147,6 +147,15 @@ pub static SHARED_MEMORY: Setting<bool> = Setting::new(
     "Reach peers of this library of the same host, user and network namespace over shared memory (provider shm's settings apply)",
 );
 
+/// Connections that long payloads to one peer use.
+pub static BULK_CONNECTIONS: Setting<usize> = Setting::new(
+    "tcp",
+    "bulk_connections",
+    1,
+    "Connections over which payloads of 256 KiB and more to one peer of this library are striped",
+)
+.range(1, crate::bulk::MAX_INCOMING + 1);
+
 /// All settings of this provider.
 pub static SETTINGS: &[&dyn AnySetting] = &[
     &SHARED_MEMORY,
@@ -158,6 +167,7 @@ pub static SETTINGS: &[&dyn AnySetting] = &[
     &CONNECT_TIMEOUT_MS,
     &PEER_TIMEOUT_MS,
     &LINGER_MS,
+    &BULK_CONNECTIONS,
     &ATOMICS,
     &TLS_CERT,
     &TLS_KEY,

@@ -168,7 +168,11 @@ unsafe impl TransportEndpoint<Tcp> for EndpointState {
         into.extend([
             stat("connections", counts.connections, "connections established"),
             stat("connections_lost", counts.lost, "connections that have ended before the endpoint"),
-            stat("connections_refused", counts.refused, "requests for connections that were refused"),
+            stat(
+                "connections_refused",
+                counts.refused,
+                "requests for connections that were refused, and calls without a request",
+            ),
             stat(
                 "broken",
                 counts.broken,
@@ -184,6 +188,8 @@ unsafe impl TransportEndpoint<Tcp> for EndpointState {
             stat("send_calls", counts.writes, "calls of sendmsg"),
             stat("send_full", counts.full, "calls of sendmsg that the kernel did not take all of"),
             stat("announced", counts.announced, "messages that were sent on request"),
+            stat("bulk_connections", counts.bulk, "bulk connections established"),
+            stat("stripes", counts.striped, "stripes of long payloads sent on bulk connections"),
         ]);
     }
 }

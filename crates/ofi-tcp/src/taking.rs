@@ -13,6 +13,7 @@ use ofi_core::slots::SlotId;
 use ofi_core::transport::{Announced, Arrived, Delivery, PeerId, RemoteData, RxName, Upcalls};
 
 use crate::Tcp;
+use crate::bulk::{Stripes, stripe};
 use crate::common::Common;
 use crate::conn::{AHEAD, AnnouncedMessage, Body, Conn, EAGER, Peer, Spool, Stall, To};
 use crate::op::{TcpOp, Token};
@@ -123,6 +124,10 @@ impl Conn {
                 if self.stalled.is_some() || self.body.as_ref().is_some_and(|body| body.left() > 0) {
                     return Ok(used);
                 }
+                if self.body.as_ref().is_some_and(Body::awaits_stripes) {
+                    self.stalled = Some(Stall::Stripes);
+                    return Ok(used);
+                }
                 if !self.end_body(at) {
                     self.stalled = Some(Stall::Application);
                     return Ok(used);
@@ -140,6 +145,9 @@ impl Conn {
             match self.take_packet(at, packet, &rest[header..])? {
                 PacketStep::Took(payload) => {
                     used += header + payload;
+                    if self.stripes > 0 && !matches!(packet, Packet::Striped { .. }) {
+                        self.expect_stripes()?;
+                    }
                     if self.body.as_ref().is_some_and(Body::is_long) {
                         self.ahead = AHEAD.0;
                     }
@@ -215,7 +223,7 @@ impl Conn {
                     Some(_) => To::Read(id),
                     None => To::Nowhere, // given up
                 };
-                self.body = Some(Body { to, at: 0, len: len as usize, confirm: false });
+                self.body = Some(Body::new(to, len as usize, false));
                 Ok(PacketStep::Took(0))
             }
             Packet::Write { remote, data, confirm, len } => {
@@ -225,7 +233,7 @@ impl Conn {
                     Err(errno) if self.extras.refusals && confirm => To::Refused(errno),
                     Err(errno) => return Err(Broken::Access(errno)),
                 };
-                self.body = Some(Body { to, at: 0, len: len as usize, confirm });
+                self.body = Some(Body::new(to, len as usize, confirm));
                 Ok(PacketStep::Took(0))
             }
             Packet::Grant { .. } | Packet::Rts { tag: None, .. } if !self.is_counted() => {
@@ -235,6 +243,13 @@ impl Conn {
                 self.credit = self.credit.saturating_add_unsigned(bytes);
                 Ok(PacketStep::Took(0))
             }
+            Packet::Striped { count } if self.bulk != 0 && self.stripes == 0 && count > 1 => {
+                self.stripes = count;
+                Ok(PacketStep::Took(0))
+            }
+            Packet::Striped { .. } | Packet::Stripe { .. } => {
+                Err(Broken::Unexpected("stripes that cannot be"))
+            }
             Packet::Rts { number, tag, data, confirm, len } => {
                 let arrived = arrived(at.peer, tag, data, len as usize);
                 self.take_announcement(at, &arrived, number, confirm)
@@ -242,7 +257,10 @@ impl Conn {
             Packet::Cts { number } => {
                 let found = self.announced.remove(&number);
                 let own = found.ok_or(Broken::Unexpected("a request for a message that waits for none"))?;
-                self.begin_announced(number, &own);
+                let count = self.begin_announced(number, &own, at.lane.bulk.as_deref_mut());
+                if let Some(TcpOp::Send { stripes, .. }) = at.host.op(at.peer, own.op) {
+                    *stripes = count;
+                }
                 Ok(PacketStep::Took(0))
             }
             Packet::Data { number, len } => {
@@ -253,10 +271,23 @@ impl Conn {
                     None if self.is_counted() => self.take_unasked(at, number, asked.len),
                     None => return Err(Broken::Unexpected("an announced message that was not asked for")),
                 };
-                self.body = Some(Body { to, at: 0, len: asked.len, confirm: asked.confirm });
+                self.body = Some(Body::new(to, asked.len, asked.confirm));
                 Ok(PacketStep::Took(0))
             }
         }
+    }
+
+    /// The payload that begins now is striped.
+    #[cold]
+    fn expect_stripes(&mut self) -> Result<(), Broken> {
+        let count = std::mem::take(&mut self.stripes);
+        let body = self.body.as_mut().ok_or(Broken::Unexpected("stripes of no payload"))?;
+        let in_turn = matches!(body.to, To::Spool(_));
+        let stripes = Stripes::new(self.striped, count, body.len, in_turn);
+        body.stripes = Some(stripes.ok_or(Broken::Unexpected("stripes of a payload that cannot have them"))?);
+        body.end = stripe(body.len, count, 0).end;
+        self.striped += 1;
+        Ok(())
     }
 
     fn take_message<H: Upcalls<Tcp>>(
@@ -297,7 +328,7 @@ impl Conn {
             at.lane.unspool(spool);
         }
         self.taken = self.taken.saturating_add(charge(len as u64));
-        self.body = Some(Body { to, at: 0, len, confirm });
+        self.body = Some(Body::new(to, len, confirm));
         PacketStep::Took(0)
     }
 
@@ -370,12 +401,13 @@ impl Conn {
             }
             Err(errno) => return Err(Broken::Access(errno)),
         };
-        self.out.header(&Packet::ReadAnswer { len: len as u64 }, self.order);
         self.dirty = true;
         // Two ends that read from each other must not both stop: neither would take the other's answers.
         let is_much = self.out.copied() > ANSWERS.0 / 2;
+        let count = self.begin_stripes(at.lane.bulk.as_deref_mut(), len);
+        self.out.header(&Packet::ReadAnswer { len: len as u64 }, self.order);
         if len > COPIED_ANSWER || (len > 0 && is_much) {
-            self.out.read(remote, len);
+            self.answer_stripes(at.lane.bulk.as_deref_mut(), remote, len, count);
             return Ok(PacketStep::Took(0));
         }
         let read = |to: &mut [u8]| at.common.domain.regions.read_as(at.who(), &remote, 0, to).map(|_| ());
@@ -386,7 +418,7 @@ impl Conn {
     }
 
     /// Copies bytes of a payload to their destination. Returns how many belong to it.
-    fn place<H: Upcalls<Tcp>>(&mut self, at: &mut At<'_, H>, bytes: &[u8]) -> Result<usize, Broken> {
+    pub fn place<H: Upcalls<Tcp>>(&mut self, at: &mut At<'_, H>, bytes: &[u8]) -> Result<usize, Broken> {
         let may_refuse = self.extras.refusals;
         let Some(body) = &mut self.body else { return Ok(0) };
         let len = bytes.len().min(body.left());

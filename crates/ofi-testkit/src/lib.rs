@@ -12,7 +12,6 @@ pub mod etcd;
 pub mod fork;
 pub mod kit;
 pub mod leftovers;
-mod mapped;
 pub mod memory;
 pub mod net;
 pub mod network;

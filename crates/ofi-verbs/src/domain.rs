@@ -6,11 +6,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use ibv::cache::{Cache, CacheLimits, KeptAs, Purpose, Watched};
 use ibv::{Gid, ProtectionDomain};
-use ofi_api::{AddrFormat, Address, Dmabuf, EpType, Errno, Error, Info, MrMode, Result};
+use ofi_api::{AddrFormat, Address, EpType, Errno, Error, Info, MrMode, Result};
 use ofi_core::config::{MR_CACHE_MAX_COUNT, MR_CACHE_MAX_SIZE, MR_CACHE_MONITOR};
-use ofi_core::hmem::Dmabufs;
 
 use crate::address::Name;
+use crate::completions::CompletionPool;
 use crate::devices::{self, Of, Own, Port};
 use crate::errors::failed;
 use crate::rc::msg::Connects;
@@ -80,8 +80,8 @@ pub struct Domain {
     pub atomics: bool,
     /// Registrations of local memory.
     pub cache: Arc<Cache<Box<dyn Region>>>,
-    /// Local memory of connected endpoints that the processor does not access.
-    pub dmabufs: Arc<Dmabufs>,
+    /// The completion queues that connected endpoints share.
+    pub completions: CompletionPool,
     /// Number of registrations that were withdrawn from peers.
     withdrawals: AtomicU64,
 }
@@ -122,11 +122,6 @@ impl Domain {
                 (Purpose::Local, KeptAs::Watched) => Access::LocalWrite,
                 (Purpose::Local, KeptAs::Range | KeptAs::Lent) => Access::Local,
             };
-            let iova = start.addr() as u64;
-            let of_dmabuf = |dmabuf: Dmabuf<'_>| self.device.register_dmabuf(dmabuf, len, iova, access);
-            if let Some(made) = self.dmabufs.register(start.addr(), len, of_dmabuf) {
-                return made;
-            }
             // SAFETY: the caller's promise; for a whole range, the promise of the code that added it, until it is
             // removed; for other memory around, the cache drops the registration when its pages are replaced.
             unsafe { self.device.register(start, len, access) }
@@ -233,7 +228,7 @@ impl Domain {
             atomics,
             keyed: info.ep_attr.ep_type == EpType::Msg,
             cache,
-            dmabufs: Arc::default(),
+            completions: CompletionPool::default(),
             withdrawals: AtomicU64::new(0),
         })
     }
@@ -242,7 +237,7 @@ impl Domain {
 /// The monitor of memory that the application has not registered, and its limits.
 fn watched() -> Option<Watched> {
     let limits = CacheLimits { count: MR_CACHE_MAX_COUNT.get(), bytes: MR_CACHE_MAX_SIZE.get() };
-    ibv::monitor::watched(&MR_CACHE_MONITOR.get(), limits, |why| {
+    ibv::cache::watched(&MR_CACHE_MONITOR.get(), limits, |why| {
         tracing::warn!(target: "ofi::verbs::mr", why, "unregistered memory is registered for each operation");
     })
 }

@@ -28,6 +28,8 @@ pub enum EndpointState {
     Closed {
         domain: Arc<DomainPart<Verbs>>,
         info: Box<Info>,
+        /// The queues that report its operations and its receives.
+        queues: [Option<usize>; 2],
     },
     Open(Box<VerbsEndpoint>),
     /// An endpoint of `FI_EP_DGRAM`.
@@ -39,7 +41,7 @@ pub enum EndpointState {
 impl EndpointState {
     /// See [`ofi_core::transport::Transport::open_endpoint`].
     pub fn new(domain: &Arc<DomainPart<Verbs>>, info: &Info) -> Self {
-        Self::Closed { domain: Arc::clone(domain), info: Box::new(info.clone()) }
+        Self::Closed { domain: Arc::clone(domain), info: Box::new(info.clone()), queues: [None; 2] }
     }
 
     fn connected(&mut self) -> Result<&mut Connected> {
@@ -70,7 +72,7 @@ impl EndpointState {
 // dropped before the operations of their peers are.
 unsafe impl TransportEndpoint<Verbs> for EndpointState {
     fn enable(&mut self, name: Option<&Address>) -> Result<Address> {
-        let Self::Closed { domain, info } = self else {
+        let Self::Closed { domain, info, queues } = self else {
             return Err(Error::new(Errno::EOPBADSTATE));
         };
         if info.ep_attr.ep_type == EpType::Dgram {
@@ -80,7 +82,7 @@ unsafe impl TransportEndpoint<Verbs> for EndpointState {
             return Ok(address);
         }
         if info.ep_attr.ep_type == EpType::Msg {
-            let connected = Connected::new(domain, info, name)?;
+            let connected = Connected::new(domain, info, name, *queues)?;
             let address = connected.address();
             *self = Self::Connected(Box::new(connected));
             return Ok(address);
@@ -89,6 +91,12 @@ unsafe impl TransportEndpoint<Verbs> for EndpointState {
         let address = Address::from(address::canonical(endpoint.common.adapter.address));
         *self = Self::Open(Box::new(endpoint));
         Ok(address)
+    }
+
+    fn report_to(&mut self, to: [Option<usize>; 2]) {
+        if let Self::Closed { queues, .. } = self {
+            *queues = to;
+        }
     }
 
     fn peer<H: Upcalls<Verbs>>(&mut self, host: &mut H, address: &Address) -> Result<PeerId> {
@@ -281,16 +289,6 @@ unsafe impl TransportEndpoint<Verbs> for EndpointState {
         if let Self::Connected(connected) = self {
             connected.claim(host);
         }
-    }
-
-    fn reaches<H: Upcalls<Verbs>>(
-        &mut self,
-        _host: &mut H,
-        _peer: Option<PeerId>,
-        pieces: &[Piece],
-        _accesses: bool,
-    ) -> bool {
-        matches!(self, Self::Connected(connected) if connected.reaches(pieces))
     }
 
     fn packet(&mut self, to: &Address, packet: &[u8], _watch: bool) -> Result<()> {

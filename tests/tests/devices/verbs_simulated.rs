@@ -37,6 +37,8 @@ pub mod safe;
 pub mod settings;
 #[path = "../../verbs/shared_receive.rs"]
 mod shared_receive;
+#[path = "../../verbs/sharing.rs"]
+mod sharing;
 #[path = "../../verbs/silent.rs"]
 mod silent;
 #[path = "../../verbs/sources.rs"]

@@ -4,6 +4,7 @@ mod rails_etcd;
 mod rails_links;
 mod tcp;
 mod tcp_batches;
+mod tcp_bulk;
 mod tcp_faults;
 mod tcp_leaving;
 mod tcp_raw;

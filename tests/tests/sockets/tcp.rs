@@ -55,6 +55,25 @@ over_tcp!(tcp: TcpPair, skip = [
     each_level_completes_at_its_step: "FI_TRANSMIT_COMPLETE needs an acknowledgement, so the peer must poll",
 ]);
 
+/// The same with bulk connections.
+struct TcpStriped;
+
+impl Kit for TcpStriped {
+    fn hints(&self) -> Hints {
+        ofi_tests::tcp_bulk();
+        TcpPair.hints()
+    }
+
+    fn shared_memory(&self) -> bool {
+        false
+    }
+}
+
+over_tcp!(tcp_striped: TcpStriped, skip = [
+    closing_in_the_middle_of_an_access_stops_it: "a read whose answer is under way ends with the connection (docs/tcp.md)",
+    each_level_completes_at_its_step: "FI_TRANSMIT_COMPLETE needs an acknowledgement, so the peer must poll",
+]);
+
 /// The same with a key: TLS.
 struct TcpSealed;
 

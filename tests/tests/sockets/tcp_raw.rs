@@ -77,13 +77,13 @@ fn loopback(ip: &str) -> TcpListener {
 }
 
 impl Raw {
-    fn of(stream: TcpStream, listener: TcpListener) -> Self {
+    pub fn of(stream: TcpStream, listener: TcpListener) -> Self {
         stream.set_nonblocking(true).expect("a socket that does not block");
         stream.set_nodelay(true).expect("a socket that does not wait");
         Self { stream, listener, order: Order::Own, read: Vec::new() }
     }
 
-    fn dial(side: &TestEndpoint) -> Self {
+    pub fn dial(side: &TestEndpoint) -> Self {
         Self::of(TcpStream::connect(address_of(side)).expect("a connection"), loopback("127.0.0.1"))
     }
 
@@ -114,7 +114,7 @@ impl Raw {
         raw
     }
 
-    fn port(&self) -> u16 {
+    pub fn port(&self) -> u16 {
         self.listener.local_addr().expect("an address").port()
     }
 
@@ -179,7 +179,7 @@ impl Raw {
     }
 
     /// Waits until the endpoint closes the connection.
-    fn is_closed(&mut self, sides: &[&TestEndpoint]) {
+    pub fn is_closed(&mut self, sides: &[&TestEndpoint]) {
         wait::drive(sides, "the end of the connection", || (!self.listen()).then_some(()));
     }
 }

@@ -4,6 +4,7 @@
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 
+use ofi_tcp::fuzz::Insider;
 use ofi_tcp::wire::Identity;
 use ofi_tcp::wire::cm::{CmKind, CmMessage};
 use ofi_testkit::prelude::*;
@@ -87,6 +88,7 @@ fn ends_of_which_one_alone_encrypts_tell_each_other_and_serve_others() {
 #[test]
 fn a_peer_that_stops_in_the_handshake_is_dropped_in_time() {
     let (side, other) = (open(Naming::TcpSealed), open(Naming::TcpSealed));
+    let refused = side.statistic("connections_refused");
     let [mut silent, mut half] = [&[][..], &HALF_A_HELLO].map(|bytes| dial(&side, bytes));
     assert_eq!(send(&other, &side), Ok(()));
     // One that was called, whose kernel connects.
@@ -96,6 +98,7 @@ fn a_peer_that_stops_in_the_handshake_is_dropped_in_time() {
     for stream in [&mut silent, &mut half] {
         assert_eq!(hear_all(&side, stream), b"");
     }
+    assert_eq!(side.statistic("connections_refused"), refused + 2);
     let error = wait::drive_for(TRY_TIMEOUT, &[&side], "the end of the send", || side.next_of(1)).failed();
     assert_eq!(error.err, Errno::ETIMEDOUT);
     assert_eq!(send(&side, &other), Ok(()));
@@ -137,6 +140,86 @@ fn garbage_in_records_ends_its_connection_alone() {
         let heard = hear_all(&side, &mut stream);
         assert!(heard.is_empty() || heard[0] == 21, "an alert, not {heard:?}");
         assert_eq!(side.statistic("broken") + side.statistic("other_key"), counted + 1, "{garbage:?}");
+    }
+    assert_eq!(send(&other, &side), Ok(()));
+    assert_eq!(send(&side, &other), Ok(()));
+}
+
+#[test]
+fn a_caller_that_closes_in_the_handshake_is_counted() {
+    let (side, other) = (open(Naming::TcpSealed), open(Naming::TcpSealed));
+    for (closed, said) in [&[][..], &HALF_A_HELLO[..1], &HALF_A_HELLO].into_iter().enumerate() {
+        let refused = side.statistic("connections_refused");
+        drop(dial(&side, said));
+        let is_counted = || (side.statistic("connections_refused") > refused).then_some(());
+        wait::drive(&[&side], "the count", is_counted);
+        assert_eq!(side.statistic("connections_refused"), closed as u64 + 1);
+    }
+    assert_eq!(send(&other, &side), Ok(()));
+}
+
+/// A caller that has the key, and has ended the handshake.
+fn enter(side: &TestEndpoint) -> (TcpStream, Insider) {
+    let mut stream = dial(side, &[]);
+    let (mut insider, hello) = Insider::new(&stream, b"the tests' key").expect("a session");
+    stream.write_all(&hello).expect("room");
+    wait::drive(&[side], "the handshake", || insider.advance(&stream).then_some(()));
+    (stream, insider)
+}
+
+/// The types of what a record holds (RFC 8446, appendix B.1).
+const CHANGE: u8 = 20;
+const ALERT: u8 = 21;
+const HANDSHAKE: u8 = 22;
+const DATA: u8 = 23;
+
+/// What a peer says that has the key and does not keep to TLS: authentic records, and bytes that are none.
+#[test]
+fn a_peer_with_the_key_that_breaks_tls_ends_its_connection_alone() {
+    let (side, other) = (open(Naming::TcpSealed), open(Naming::TcpSealed));
+    let request = CmMessage::new(CmKind::Request, &Identity::new(9, 9).encode()).encode();
+    let authentic: [(u8, &[u8]); 6] = [
+        (HANDSHAKE, &[0, 0, 0, 0]), // a new handshake, as in TLS 1.2
+        (HANDSHAKE, &[1, 0, 0, 2, 3, 3]),
+        (HANDSHAKE, &[24, 0, 0, 1]),
+        (CHANGE, &[1]),
+        (ALERT, &[2]),
+        (DATA, &[0; 16_385]),
+    ];
+    let others = [&HALF_A_HELLO[..], &[DATA, 3, 3, 255, 255], &[DATA, 3, 3, 0, 17, 1], &[DATA, 3, 3, 0, 5]];
+    for is_established in [false, true] {
+        let begin = || {
+            let (mut stream, mut insider) = enter(&side);
+            if is_established {
+                let before = side.statistic("encrypted");
+                stream.write_all(&insider.record(DATA, &request)).expect("room");
+                let is_counted = || (side.statistic("encrypted") > before).then_some(());
+                wait::drive(&[&side], "the connection", is_counted);
+            }
+            (stream, insider)
+        };
+        for (kind, bytes) in authentic {
+            let broken = side.statistic("broken");
+            let (mut stream, mut insider) = begin();
+            stream.write_all(&insider.record(kind, bytes)).expect("room");
+            hear_all(&side, &mut stream);
+            assert_eq!(side.statistic("broken"), broken + 1, "{kind}, {bytes:?}, {is_established}");
+        }
+        for bytes in others {
+            let broken = side.statistic("broken");
+            let (mut stream, _insider) = begin();
+            stream.write_all(&[bytes, &[0; 17]].concat()).expect("room");
+            hear_all(&side, &mut stream);
+            assert_eq!(side.statistic("broken"), broken + 1, "{bytes:?}, {is_established}");
+        }
+        // It goes in the middle of a record.
+        let count = if is_established { "connections_lost" } else { "connections_refused" };
+        let (mut stream, mut insider) = begin();
+        let record = insider.record(DATA, &request);
+        stream.write_all(&record[..record.len() / 2]).expect("room");
+        let before = side.statistic(count);
+        drop(stream);
+        wait::drive(&[&side], "the count", || (side.statistic(count) > before).then_some(()));
     }
     assert_eq!(send(&other, &side), Ok(()));
     assert_eq!(send(&side, &other), Ok(()));

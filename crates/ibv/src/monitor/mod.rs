@@ -32,7 +32,7 @@ use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering, fence};
-use std::sync::{Mutex, Once, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use std::{io, ptr};
 
@@ -40,8 +40,6 @@ pub use changes::Change;
 use changes::Changes;
 use maps::Maps;
 use process::ThisProcess;
-
-use crate::cache::{CacheLimits, Watched};
 
 /// Reports changes of watched memory. Memory may be watched more than once.
 pub trait Watch: Send + Sync {
@@ -77,21 +75,6 @@ pub fn by_name(name: &str) -> Result<Option<&'static dyn Watch>, String> {
         "kdreg2" => Err("there is no support for the kernel module kdreg2: use userfaultfd".into()),
         other => Err(format!("there is no monitor {other:?}: use userfaultfd or disabled")),
     }
-}
-
-/// The monitor that `FI_MR_CACHE_MONITOR` names, with the limits of what is kept for it; `None` if that says to use
-/// none, or if nothing may be kept: then it is not started. If there is no such monitor, `missing` gets the reason, once
-/// in each process.
-pub fn watched(name: &str, limits: CacheLimits, missing: impl FnOnce(String)) -> Option<Watched> {
-    static TOLD: Once = Once::new();
-    if limits.count == 0 {
-        return None;
-    }
-    let found = by_name(name).unwrap_or_else(|why| {
-        TOLD.call_once(|| missing(why));
-        None
-    });
-    found.map(|watch| (watch, limits))
 }
 
 /// Size of a page of memory.

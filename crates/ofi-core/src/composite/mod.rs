@@ -30,7 +30,6 @@ pub use either::Either;
 pub use endpoint::CompositeEndpoint;
 
 use crate::domain::{DomainPart, Registered};
-use crate::hmem::RegisteredDevice;
 use crate::transport::{Port, SharedReceives, Transport};
 
 /// Two transports that are combined, and the mapping between their addresses. The endpoint has the far transport's
@@ -185,23 +184,13 @@ unsafe impl<P: CompositeSpec> Transport for Composite<P> {
         Ok(CompositeRegion { near, far: P::Far::register(&domain.far.transport, attr)? })
     }
 
-    fn register_device(
+    fn register_exported(
         domain: &Self::Domain,
         attr: &MrAttr<'_>,
-        device: &RegisteredDevice,
-        dmabuf: Option<Dmabuf<'_>>,
+        dmabuf: Dmabuf<'_>,
     ) -> Result<Self::Region> {
-        let near = domain.near.as_ref();
-        let near =
-            near.map(|near| P::Near::register_device(&near.transport, attr, device, None)).transpose()?;
-        Ok(CompositeRegion {
-            near,
-            far: P::Far::register_device(&domain.far.transport, attr, device, dmabuf)?,
-        })
-    }
-
-    fn exports(domain: &Self::Domain, attr: &MrAttr<'_>) -> bool {
-        P::Far::exports(&domain.far.transport, attr)
+        let near = domain.near.as_ref().map(|near| P::Near::register(&near.transport, attr)).transpose()?;
+        Ok(CompositeRegion { near, far: P::Far::register_exported(&domain.far.transport, attr, dmabuf)? })
     }
 
     fn key(region: &Self::Region) -> Option<u64> {

@@ -284,17 +284,10 @@ impl<T: Transport> RxQueue<T> {
         }
     }
 
-    /// Takes the oldest receive that matches this envelope, before its message exists, which may be as long as all of
-    /// its memory.
+    /// Takes the oldest receive that matches this envelope, before its message exists.
     pub fn claim(&mut self, envelope: &Envelope, arrived: &Arrived) -> Option<Filling> {
         match self.find(envelope, arrived, false) {
-            Found::Receive(mut filling) => {
-                if let Some(staged) = filling.staged.take() {
-                    let staging = filling.staged.insert(Box::new(staged.whole()));
-                    filling.buffer = Buffer::one(staging.piece());
-                }
-                Some(filling)
-            }
+            Found::Receive(filling) => Some(filling),
             Found::Nobody | Found::Stopped => None,
         }
     }

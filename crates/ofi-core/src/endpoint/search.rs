@@ -81,7 +81,9 @@ impl<T: Transport> State<T> {
             check_pieces(op, self.ends.receiver(at).rx.iov_limit)?;
         }
         let device = match self.device_parts(op.buf.pieces()) {
-            Some(memory) if search == Search::ReceiveClaimed => self.receive_device(at, op, flags, memory)?,
+            Some(parts) if search == Search::ReceiveClaimed => {
+                Some(self.receive_device(at, op, flags, parts)?)
+            }
             _ => None,
         };
         let credit = &mut self.ends.receiver(at).staging.credits[Credit::Receive as usize];

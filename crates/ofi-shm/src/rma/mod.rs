@@ -4,7 +4,6 @@
 //! An owner checks key, bounds and rights at each copy. A direct access waits for those that the peer still has to
 //! execute, so that accesses of one endpoint to one peer stay in order on either route.
 
-mod device;
 mod owner;
 
 use ofi_api::{Errno, Error, OpFlags, Piece, RemotePiece, Result};
@@ -173,8 +172,6 @@ impl Peer {
         for piece in remote {
             match self.grant(common, piece.key, write) {
                 KeyState::Mapped(_) => {}
-                KeyState::Device(_) if common.shared.maps_devices() => {}
-                KeyState::Device(_) => return AccessPath::Command,
                 KeyState::Asked => route = AccessPath::Wait,
                 KeyState::Refused => return AccessPath::Command,
             }
@@ -209,22 +206,8 @@ impl Peer {
         }
         let mut done = 0;
         for (&(target, run), piece) in targets.iter().zip(remote) {
-            let granted = match self.grants.known.get(&piece.key) {
-                Some(KeyState::Mapped(granted)) => granted,
-                Some(KeyState::Device(device)) => {
-                    // SAFETY: `resolve` checked that `run` bytes at `target` are granted, and the pieces are lent.
-                    if !unsafe { self.copy_device(device, write, pieces, (done, run), target.addr() as u64)? }
-                    {
-                        self.grants.known.remove(&piece.key);
-                        return Ok(false);
-                    }
-                    common.counts.device_bytes += run as u64;
-                    done += run;
-                    continue;
-                }
-                _ => return Ok(false),
-            };
-            let holds = self.while_granted(&granted.terms, || {
+            let Some(KeyState::Mapped(granted)) = self.grants.known.get(&piece.key) else { return Ok(false) };
+            let holds = self.while_granted(granted, || {
                 let mut skip = 0;
                 for (local, part) in copy::runs(pieces, done, run) {
                     let (from, to) = if write {

@@ -12,6 +12,7 @@ use ofi_core::sys::wait_readable;
 use ofi_core::transport::Payload;
 
 use super::TcpEndpoint;
+use crate::bulk::stripe;
 use crate::common::Common;
 use crate::conn::{Body, Conn, Phase, To};
 use crate::outgoing::{Lender, Outgoing, Stop};
@@ -60,7 +61,7 @@ impl TcpEndpoint {
                 conn.announced.clear(); // the stream ends inside a packet: nothing may follow
             }
         }
-        let mut parting = self.take_parting();
+        let mut lingering = self.take_lingering();
         loop {
             let mut waits = false;
             for id in self.conns.ids(|_| true) {
@@ -68,8 +69,8 @@ impl TcpEndpoint {
                     waits = true;
                 }
             }
-            parting.retain_mut(|parting| parting.step(&mut self.common, &self.ready));
-            waits |= parting.iter().any(|parting| !parting.is_acknowledged());
+            lingering.retain_mut(|lingering| lingering.step(&mut self.common, &self.ready));
+            waits |= lingering.iter().any(|lingering| !lingering.is_acknowledged());
             if !waits || Instant::now() >= end {
                 break;
             }
@@ -87,7 +88,7 @@ impl TcpEndpoint {
     fn is_finished(&mut self, id: SlotId) -> bool {
         let phase = self.conn(id).map(|conn| conn.phase);
         match phase {
-            Some(Phase::Asking) => self.hear(id),
+            Some(Phase::Asking) => self.read_response(id),
             Some(Phase::Connecting) => self.look_whether_connected(id),
             Some(Phase::Resting(again)) if again <= Instant::now() => self.attempt(id),
             _ => {}
@@ -122,10 +123,10 @@ impl TcpEndpoint {
         }
     }
 
-    /// Reads the answer to this end's request.
-    fn hear(&mut self, id: SlotId) {
+    /// Reads the response to this end's request.
+    fn read_response(&mut self, id: SlotId) {
         let Some(conn) = self.conn(id) else { return };
-        let got = match conn.receive_more() {
+        let got = match conn.receive_into_stash() {
             Err(errno) if sys::is_full(errno) => return,
             Ok(got) if got > 0 => got,
             _ => 0,
@@ -190,7 +191,7 @@ fn serve(conn: &mut Conn) -> bool {
         if !answer(conn) {
             return true;
         }
-        match conn.receive_more() {
+        match conn.receive_into_stash() {
             Ok(0) => return true,
             Ok(_) => {}
             Err(errno) => return !sys::is_full(errno),
@@ -220,9 +221,14 @@ fn answer(conn: &mut Conn) -> bool {
                     && let Some(own) = conn.announced.remove(&number)
                     && own.kept.is_some()
                 {
-                    conn.begin_announced(number, &own);
+                    conn.begin_announced(number, &own, None);
                 }
-                conn.body = Some(Body { to: To::Nowhere, at: 0, len: packet.payload_len(), confirm: false });
+                let count = std::mem::take(&mut conn.stripes);
+                if let Packet::Striped { count } = packet {
+                    conn.stripes = count;
+                }
+                let len = stripe(packet.payload_len(), count, 0).end; // others are read on their connections
+                conn.body = Some(Body::new(To::Nowhere, len, false));
             }
             Ok(None) => {
                 conn.stash.extend(rest);

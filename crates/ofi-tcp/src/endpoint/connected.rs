@@ -18,7 +18,7 @@ use ofi_core::slots::SlotId;
 use ofi_core::transport::{Reaction, RequestData, Upcalls};
 
 use super::TcpEndpoint;
-use super::parting::Parting;
+use super::lingering::Lingering;
 use crate::conn::{Conn, Peer, Phase};
 use crate::port::PendingCaller;
 use crate::sys::{self, Interest};
@@ -53,7 +53,7 @@ pub struct Connected {
     /// It was opened to accept a request.
     accepts: bool,
     /// Connections that this end has ended, until the other end has ended them too.
-    pub(super) parting: Vec<Parting>,
+    pub(super) lingering: Vec<Lingering>,
 }
 
 impl Connected {
@@ -117,7 +117,7 @@ impl TcpEndpoint {
             Kind::Accept => {
                 let id = self.lanes.first().and_then(|lane| lane.conn);
                 let id = id.ok_or_else(|| Error::new(Errno::ECONNREFUSED))?;
-                let answer = self.saying(cm::CmKind::Response, packet.data).encode();
+                let answer = self.saying(cm::CmKind::Response, packet.data, 0).encode();
                 let Some(conn) = self.conn(id) else { return Err(Error::new(Errno::ECONNREFUSED)) };
                 let event = match answer_on(conn, &answer) {
                     Ok(()) => ConnectedEvent::Confirmed,
@@ -180,13 +180,13 @@ impl TcpEndpoint {
         let ready =
             |id| self.conns.get(id).and_then(|conn| conn.as_deref()).is_none_or(|c| c.phase == Phase::Ready);
         !self.has_events()
-            && self.parting_deadline().is_none()
+            && self.lingering_deadline().is_none()
             && self.lanes.first().and_then(|lane| lane.conn).is_none_or(ready)
     }
 
     /// Reports events of the connection to the core.
     pub(super) fn move_connection<H: Upcalls<Tcp>>(&mut self, host: &mut H) {
-        self.move_parting();
+        self.move_lingering();
         let Some(connected) = &mut self.connected else { return };
         let (Some(to), cookie) = (connected.to.clone(), connected.cookie) else { return };
         for event in std::mem::take(&mut connected.events) {
@@ -260,7 +260,7 @@ impl TcpEndpoint {
             return;
         }
         self.flush(host, id);
-        for op in self.begin_parting(id) {
+        for op in self.begin_lingering(id) {
             host.finish(PEER, op, Ok(()));
         }
         self.lose(host, id, Errno::ECANCELED);

@@ -10,6 +10,7 @@ use ofi_core::slots::SlotId;
 use ofi_core::transport::{PeerId, Upcalls};
 
 use super::TcpEndpoint;
+use crate::bulk::Role;
 use crate::conn::{Conn, Peer, Phase};
 use crate::handshake::{Standing, Verdict, judge};
 use crate::mismatch::{self, Mismatch};
@@ -132,10 +133,12 @@ impl TcpEndpoint {
     }
 
     /// A connection message that also says what this endpoint takes beyond C's protocol.
-    pub(super) fn saying<'a>(&self, kind: CmKind, payload: &'a [u8]) -> CmMessage<'a> {
+    /// `bulk`: see [`Extras::bulk`].
+    pub(super) fn saying<'a>(&self, kind: CmKind, payload: &'a [u8], bulk: u32) -> CmMessage<'a> {
         let has = |caps| self.common.caps.intersects(caps);
         let (atomics, notes) = (has(Caps::ATOMIC), has(Caps::COLLECTIVE));
-        let extras = Extras { refusals: true, atomics, notes, unasked: true, window: self.common.window };
+        let window = self.common.window;
+        let extras = Extras { refusals: true, atomics, notes, unasked: true, window, bulk, is_bulk: false };
         CmMessage { extras, ..CmMessage::new(kind, payload) }
     }
 
@@ -143,7 +146,15 @@ impl TcpEndpoint {
     pub(super) fn ask(&mut self, id: SlotId) {
         let identity = || Identity::new(self.bound.port(), std::process::id()).encode().to_vec();
         let payload = self.request().unwrap_or_else(identity);
-        let message = self.saying(CmKind::Request, &payload).encode();
+        let further = self.conn(id).filter(|conn| conn.role == Role::BulkOut).map(|conn| conn.bulk);
+        let number = match further {
+            Some(number) => number,
+            None if self.connected.is_some() => 0,
+            None => self.bulk_number(id),
+        };
+        let mut message = self.saying(CmKind::Request, &payload, number);
+        message.extras.is_bulk = further.is_some();
+        let message = message.encode();
         let secured = self.secure(id, true);
         let Some(conn) = self.conn(id) else { return };
         match secured.and_then(|()| conn.send_message(&message)) {
@@ -167,6 +178,9 @@ impl TcpEndpoint {
     pub(super) fn rest(&mut self, id: SlotId, errno: Errno) {
         if self.connected.is_some() {
             return self.not_connected(errno, None); // the application decides
+        }
+        if self.conn(id).is_some_and(|conn| conn.role == Role::BulkOut) {
+            return self.give_up_bulk(id);
         }
         let (now, patience) = (Instant::now(), self.connect_timeout);
         let Some(conn) = self.conn(id) else { return };
@@ -206,6 +220,7 @@ impl TcpEndpoint {
             let Some(conn) = self.conn(id) else { continue };
             let resting = matches!(conn.phase, Phase::Resting(_));
             let errno = if resting { conn.failure } else { Errno::ETIMEDOUT };
+            self.count_silent(id);
             self.lose(host, id, errno);
         }
         for id in due {
@@ -267,11 +282,12 @@ impl TcpEndpoint {
     /// Reads the other end's connection message.
     pub(super) fn shake_hands<H: Upcalls<Tcp>>(&mut self, host: &mut H, id: SlotId) {
         let Some(conn) = self.conn(id) else { return };
-        match conn.receive_more() {
+        match conn.receive_into_stash() {
             Ok(1..) => {}
             Err(errno) if sys::is_full(errno) => return self.want_of(id),
             ended => {
                 let errno = self.disagree(id, ended.err().unwrap_or(Errno::ECONNRESET));
+                self.count_silent(id);
                 return self.failed(host, id, errno);
             }
         }
@@ -293,7 +309,7 @@ impl TcpEndpoint {
         };
         conn.stash = bytes[used..].into();
         let order = message.order;
-        let phase = conn.phase;
+        let (phase, role) = (conn.phase, conn.role);
         conn.extras = message.extras;
         if self.connected.is_some() {
             let (kind, data) = (message.kind, message.payload.to_vec());
@@ -304,7 +320,14 @@ impl TcpEndpoint {
             };
         }
         let identity = Identity::parse(message.payload);
+        let (kind, number, is_bulk) = (message.kind, message.extras.bulk, message.extras.is_bulk);
+        if role == Role::BulkOut {
+            return self.bulk_answered(id, kind, order);
+        }
         match (phase, message.kind, identity) {
+            (Phase::Called, CmKind::Request, Some(identity)) if is_bulk => {
+                self.bulk_called(host, id, (&identity, order, number));
+            }
             (Phase::Asking, CmKind::Response, Some(identity)) => {
                 if let Some(conn) = self.conn(id) {
                     conn.announces = identity.takes_announcements(true);
@@ -323,6 +346,13 @@ impl TcpEndpoint {
                 self.failed(host, id, Errno::ENOPROTOOPT);
             }
         }
+    }
+
+    /// Counts a caller that ends, or is given up, without a request, unless it is counted by what it has said.
+    fn count_silent(&mut self, id: SlotId) {
+        let Some(conn) = self.conn(id).filter(|conn| conn.phase == Phase::Called) else { return };
+        let is_counted = conn.tls.as_ref().is_some_and(|session| session.mismatch().is_some());
+        self.common.counts.refused += u64::from(!is_counted);
     }
 
     fn log_stranger(&mut self, id: SlotId, what: &str) {
@@ -386,7 +416,10 @@ impl TcpEndpoint {
         };
         let answer = match verdict {
             Verdict::Refuse => CmMessage::new(CmKind::Refusal, &identity.encode()).encode(),
-            _ => self.saying(CmKind::Response, &identity.answer(std::process::id()).encode()).encode(),
+            _ => {
+                let number = self.bulk_number(id);
+                self.saying(CmKind::Response, &identity.answer(std::process::id()).encode(), number).encode()
+            }
         };
         let Some(conn) = self.conn(id) else { return };
         let sent = conn.send_message(&answer).is_ok();
@@ -446,6 +479,7 @@ impl TcpEndpoint {
         self.common.counts.connections += 1;
         self.common.counts.encrypted += u64::from(encrypted);
         self.pending.retain(|&other| other != id);
+        self.may_stripe(id);
         self.begin_atomics(host, id);
         self.flush(host, id);
         self.read(host, id, true);

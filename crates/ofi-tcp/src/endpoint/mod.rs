@@ -5,12 +5,14 @@
 //! does not read is also sent at once, because no other call may follow soon.
 
 mod atomic;
+mod bulk;
 mod closing;
 mod connected;
 mod granting;
 mod hot;
+mod lingering;
 mod meeting;
-mod parting;
+mod pulling;
 mod sealed;
 mod sending;
 mod silence;
@@ -31,10 +33,11 @@ use ofi_core::sys::{Timer, is_readable};
 use ofi_core::transport::{Arm, Payload, PeerId, Upcalls};
 use rustc_hash::FxHashMap;
 
-use self::hot::Hot;
+use self::hot::{HOT_POLLS, Hot};
+use crate::bulk::Role;
 use crate::common::{Common, EndpointCounts};
-use crate::conn::{AHEAD, Conn, EAGER, Peer, Phase, Stall, To};
-use crate::op::{TcpOp, Token};
+use crate::conn::{AHEAD, Conn, EAGER, Peer, Phase, Stall};
+use crate::op::TcpOp;
 use crate::outgoing::{Lender, Outgoing, Stop};
 use crate::stream::Through;
 use crate::sys::{self, Found, Interest, Ready};
@@ -52,7 +55,7 @@ const MAX_HANDSHAKES_PER_POLL: usize = 4;
 /// Numbers of descriptors other than connections; connections have greater ones.
 const LISTENER: u64 = 0;
 const TIMER: u64 = 1;
-const PARTING: u64 = 2;
+const LINGERING: u64 = 2;
 
 /// The connections of one endpoint.
 pub struct TcpEndpoint {
@@ -203,7 +206,7 @@ impl TcpEndpoint {
             match number {
                 LISTENER => self.accept(),
                 TIMER => self.timer.set(None),
-                PARTING => {} // below
+                LINGERING => {} // below
                 number => {
                     let id = SlotId::from_wire(number);
                     if write {
@@ -253,7 +256,7 @@ impl TcpEndpoint {
         let needs_room = |&id: &SlotId| {
             self.conns.get(id).and_then(|conn| conn.as_deref()?.stalled) == Some(Stall::Application)
         };
-        let next = pending.chain(look).chain(self.parting_deadline()).min();
+        let next = pending.chain(look).chain(self.lingering_deadline()).min();
         self.timer.set(next.map(|next| next.saturating_duration_since(now)));
         self.armed = self.polls;
         // Another thread may post receives without polling, and the transport is not told of them.
@@ -273,7 +276,7 @@ impl TcpEndpoint {
             self.conns.get(id).and_then(Option::as_deref).is_some_and(|conn| match conn.stalled {
                 Some(Stall::Peer) => !conn.is_owed_much(),
                 Some(Stall::Poll) => true,
-                Some(Stall::Application) | None => false,
+                Some(Stall::Application | Stall::Stripes) | None => false,
             })
         })
     }
@@ -282,7 +285,7 @@ impl TcpEndpoint {
     fn resume<H: Upcalls<Tcp>>(&mut self, host: &mut H, id: SlotId) {
         let Some(conn) = self.conn(id) else { return };
         match conn.stalled {
-            None => {}
+            None | Some(Stall::Stripes) => {}
             Some(Stall::Peer) if conn.is_owed_much() => self.stalled.push_back(id),
             Some(_) => {
                 conn.stalled = None;
@@ -295,7 +298,7 @@ impl TcpEndpoint {
     /// processed.
     fn leave_ended(&mut self, id: SlotId) {
         let Some(conn) = self.conns.get_mut(id).and_then(Option::as_deref_mut) else { return };
-        let waits = matches!(conn.stalled, Some(Stall::Application | Stall::Peer));
+        let waits = matches!(conn.stalled, Some(Stall::Application | Stall::Peer | Stall::Stripes));
         if let Some(socket) = conn.socket.as_ref().filter(|_| waits && !conn.away) {
             self.ready.remove(socket);
             conn.away = true;
@@ -329,13 +332,28 @@ impl TcpEndpoint {
         }
     }
 
+    /// Reads the hot connection, if there is one. Returns whether this poll need not ask what else is ready.
+    fn read_hot<H: Upcalls<Tcp>>(&mut self, host: &mut H) -> bool {
+        let Some(id) = self.hot.id else { return false };
+        let before = self.common.counts.received;
+        self.read(host, id, false);
+        let has_come = self.common.counts.received != before;
+        let Some(conn) = self.conn(id) else {
+            self.hot = Hot::default();
+            return false;
+        };
+        let needs_events = conn.full || conn.stalled.is_some();
+        self.hot.read(has_come);
+        !needs_events && self.pending.is_empty() && !self.polls.is_multiple_of(HOT_POLLS)
+    }
+
     /// Reads from an established connection. `stashed`: first takes what has been read before.
     fn read<H: Upcalls<Tcp>>(&mut self, host: &mut H, id: SlotId, stashed: bool) {
         let Some(slot) = self.conns.get_mut(id) else { return };
         let may_read = |conn: &mut Box<Conn>| conn.phase == Phase::Ready && conn.stalled.is_none();
         let Some(mut conn) = slot.take_if(may_read) else { return };
         let result = self.read_from(host, id, &mut conn, stashed);
-        let stalled = conn.stalled.is_some();
+        let (stalled, role, peer) = (conn.stalled, conn.role, conn.peer);
         if !conn.is_listed && conn.awaits_grant(self.common.window) {
             conn.is_listed = true;
             self.ungranted.push(id);
@@ -349,11 +367,14 @@ impl TcpEndpoint {
         }
         match result {
             Err(errno) => self.lose(host, id, errno),
-            Ok(()) if stalled => {
+            Ok(()) if !matches!(stalled, None | Some(Stall::Stripes)) => {
                 self.stalled.push_back(id);
                 self.end_operations(host, id);
             }
             Ok(()) => {}
+        }
+        if let Some(peer) = peer.filter(|_| role != Role::Alone) {
+            self.go_on(id, peer, role);
         }
     }
 
@@ -451,8 +472,12 @@ impl TcpEndpoint {
         bytes: &[u8],
     ) -> Result<usize, Errno> {
         let Some(lane) = self.lanes.get_mut(peer as usize) else { return Err(Errno::ECONNRESET) };
-        let mut at = At { common: &mut self.common, lane, host, peer, on: id };
-        conn.take(&mut at, bytes).map_err(|broken| {
+        let taken = if conn.role.is_bulk() {
+            self.take_stripes(host, id, peer, conn, bytes)
+        } else {
+            conn.take(&mut At { common: &mut self.common, lane, host, peer, on: id }, bytes)
+        };
+        taken.map_err(|broken| {
             self.common.counts.broken += 1;
             static LIMIT: Limit = Limit::new();
             if let Some(more) = LIMIT.pass() {
@@ -498,6 +523,7 @@ impl TcpEndpoint {
     pub(crate) fn flush<H: Upcalls<Tcp>>(&mut self, host: &mut H, id: SlotId) {
         let Some(mut conn) = self.conns.get_mut(id).and_then(Option::take) else { return };
         let stop = self.flush_to(host, &mut conn);
+        let (is_bulk, awaits) = (conn.role.is_bulk(), conn.stalled == Some(Stall::Stripes));
         self.want(id, &mut conn);
         if let Some(slot) = self.conns.get_mut(id) {
             *slot = Some(conn);
@@ -505,9 +531,9 @@ impl TcpEndpoint {
         if let Stop::Failed(errno) = stop {
             let errno = if errno.get() == libc::EPIPE { Errno::ECONNRESET } else { errno };
             // What the peer has sent before says more than this end's failure to send, and must not be lost.
-            let is_over = self.break_off(id, errno);
+            let is_over = !is_bulk && self.break_off(id, errno);
             self.read(host, id, false);
-            if !is_over {
+            if !is_over || awaits {
                 self.lose(host, id, errno);
             }
         }
@@ -575,6 +601,9 @@ impl TcpEndpoint {
         let Some(conn) = self.conns.remove(id).flatten() else { return };
         self.pending.retain(|&other| other != id);
         let Some(peer) = conn.peer else { return };
+        if conn.role.is_bulk() {
+            return self.lose_bulk(host, (id, peer), &conn, errno);
+        }
         drop(conn);
         let Some(lane) = self.lanes.get_mut(peer as usize) else { return };
         let other = match (lane.conn, lane.beside) {
@@ -586,6 +615,8 @@ impl TcpEndpoint {
         if let Some(other) = other {
             self.conns.remove(other);
         }
+        self.end_bulk(peer);
+        let Some(lane) = self.lanes.get_mut(peer as usize) else { return };
         tracing::info!(target: "ofi::tcp::ep_ctrl", peer = %lane.address, error = errno.name(), "a connection has ended");
         self.common.counts.lost += 1;
         // Messages that are here as a whole stay for their receives.
@@ -596,61 +627,6 @@ impl TcpEndpoint {
         let spools = &lane.spools;
         lane.unasked.retain(|_, id| spools.get(*id).is_some());
         self.idle.push_back(peer);
-    }
-
-    /// Moves a payload that has arrived or is arriving to a receive.
-    pub(crate) fn pull<H: Upcalls<Tcp>>(&mut self, host: &mut H, peer: PeerId, token: Token, into: SlotId) {
-        let Some(lane) = self.lanes.get_mut(peer as usize) else { return };
-        let (on, to) = match lane.resolve(token) {
-            Token::Announced(on, number) => {
-                if let Some(conn) = self.conn(on) {
-                    conn.ask(number, To::Receive(into));
-                    self.flush(host, on);
-                }
-                return;
-            }
-            Token::Spool(id) => {
-                let Some(spool) = lane.unspool(id) else { return };
-                self.common.spooled -= spool.bytes.len();
-                if let Some(receiving) = host.receiving(into) {
-                    let len = spool.bytes.len().min(receiving.len);
-                    // SAFETY: the pieces are lent for this receive, and the buffer has as many bytes.
-                    unsafe { ofi_core::copy::scatter(spool.bytes.as_ptr(), len, receiving.pieces, 0) };
-                }
-                if spool.is_whole() {
-                    return host.received(into, Ok(()));
-                }
-                (spool.on, To::Receive(into))
-            }
-        };
-        self.redirect(on, to);
-    }
-
-    /// Changes the destination of the rest of an arriving payload.
-    fn redirect(&mut self, on: SlotId, to: To) {
-        if let Some(body) = self.conn(on).and_then(|conn| conn.body.as_mut()) {
-            body.to = to;
-        }
-    }
-
-    /// Discards a payload.
-    pub(crate) fn discard(&mut self, peer: PeerId, token: Token) {
-        let Some(lane) = self.lanes.get_mut(peer as usize) else { return };
-        match lane.resolve(token) {
-            Token::Announced(on, number) => {
-                if let Some(conn) = self.conn(on) {
-                    conn.ask(number, To::Nowhere);
-                    self.dirty.push(on);
-                }
-            }
-            Token::Spool(id) => {
-                let Some(spool) = lane.unspool(id) else { return };
-                self.common.spooled -= spool.bytes.len();
-                if !spool.is_whole() {
-                    self.redirect(spool.on, To::Nowhere);
-                }
-            }
-        }
     }
 
     /// The error of an address that this endpoint cannot reach.
@@ -682,9 +658,12 @@ impl<H: Upcalls<Tcp>> Lender for Lending<'_, H> {
     }
 
     fn sent(&mut self, op: SlotId) {
-        if matches!(self.host.op(self.peer, op), Some(TcpOp::Send { confirm: false, .. }))
-            && self.host.finish(self.peer, op, Ok(())).is_some()
-        {
+        match self.host.op(self.peer, op) {
+            Some(TcpOp::Send { stripes: left @ 2.., .. }) => return *left -= 1,
+            Some(TcpOp::Send { confirm: false, .. }) => {}
+            _ => return,
+        }
+        if self.host.finish(self.peer, op, Ok(())).is_some() {
             self.lane.outstanding = self.lane.outstanding.saturating_sub(1);
         }
     }

@@ -15,8 +15,10 @@ use crate::mismatch::{self, Mismatch};
 use crate::sys;
 use crate::tls::Session;
 
-/// Bytes that one call receives.
+/// Bytes that one call receives: about as many as stay in the cache until they are opened.
 const SCRATCH: usize = 64 << 10;
+/// Room for them behind the beginning of a record.
+const ROOM: usize = SCRATCH + (17 << 10);
 
 impl TcpEndpoint {
     /// Reads from an established connection. All whole records are decrypted where they were read. What cannot be
@@ -30,33 +32,36 @@ impl TcpEndpoint {
         mut session: Box<Session>,
     ) -> Result<(), Errno> {
         let mut scratch = std::mem::take(&mut self.scratch);
-        let mut result = Ok(true);
-        let mut received = 0;
+        let (mut result, mut received) = (Ok(true), 0);
+        let mut kept = session.part().len();
+        if scratch.len() < kept + ROOM {
+            scratch = vec![0; kept + ROOM].into();
+        }
+        scratch[..kept].copy_from_slice(session.part());
         for _ in 0..ROUNDS {
             if conn.stalled.is_some() || received >= SHARE || !host.hungry() || result != Ok(true) {
                 break;
             }
-            let kept = session.part().len();
-            if scratch.len() < kept + SCRATCH {
-                scratch = vec![0; kept + SCRATCH].into();
-            }
-            scratch[..kept].copy_from_slice(session.part());
-            let room = scratch.len();
             let Some(socket) = &conn.socket else { break };
             self.common.counts.reads += 1;
-            result = match sys::receive(socket.as_fd(), &mut scratch[kept..]) {
+            result = match sys::receive(socket.as_fd(), &mut scratch[kept..][..SCRATCH]) {
                 Ok(0) => Err(Errno::ECONNRESET),
                 Ok(got) => {
                     received += got;
                     self.common.counts.received += 1;
-                    let (bytes, all) = (&mut scratch[..kept + got], kept + got == room);
-                    let taken = session.take(bytes, |plain| self.take_plain(host, id, peer, conn, plain));
-                    taken.map(|()| all)
+                    let len = kept + got;
+                    let bytes = &mut scratch[..len];
+                    let (used, taken) =
+                        session.open(bytes, |plain| self.take_plain(host, id, peer, conn, plain));
+                    bytes.copy_within(used.., 0);
+                    kept = len - used;
+                    taken.map(|()| got == SCRATCH)
                 }
                 Err(errno) if sys::is_full(errno) => conn.broken.map_or(Ok(false), Err),
                 Err(errno) => Err(errno),
             };
         }
+        session.keep(&scratch[..kept]);
         self.scratch = scratch;
         if let (Some(mismatch), Some(socket)) = (session.mismatch(), &conn.socket) {
             self.count_mismatch(sys::peer_name(socket.as_fd()), mismatch);

@@ -6,6 +6,7 @@ use ofi_core::transport::{CompletionInfo, OutMessage, OutRma, Payload, Posted, U
 
 use super::TcpEndpoint;
 use crate::Tcp;
+use crate::bulk::Role;
 use crate::conn::{Announced, Phase};
 use crate::op::TcpOp;
 use crate::wire::{Packet, Pieces, RemotePiece, charge};
@@ -66,7 +67,7 @@ impl TcpEndpoint {
                 Ok(bytes) => (Payload::owned(Box::default()), Some(bytes)),
                 Err(lent) => (lent, None),
             };
-            let op = host.open(out.peer, out.ticket, TcpOp::Send { payload, confirm });
+            let op = host.open(out.peer, out.ticket, TcpOp::Send { payload, confirm, stripes: 1 });
             conn.out.header(&Packet::Rts { number, tag, data, confirm, len: out.len as u64 }, conn.order);
             conn.announced.insert(number, Announced { op, len: out.len, confirm, kept });
             self.lanes[out.peer as usize].outstanding += 1;
@@ -80,16 +81,23 @@ impl TcpEndpoint {
             conn.early = conn.early.saturating_add(charge);
         }
         let packet = Packet::Message { tag, data, confirm, len: out.len as u64 };
-        conn.out.header(&packet, conn.order);
+        let stripes = self.begin_stripes(out.peer, id, out.len, out.flags);
         // SAFETY: the core lends the pieces of what it posts.
         let posted = unsafe {
-            self.payload(host, id, (out.peer, out.pieces, out.len), confirm, out.flags, &out.ticket)
+            self.payload(
+                host,
+                id,
+                &packet,
+                (out.peer, out.pieces, out.len, stripes),
+                confirm,
+                (out.flags, &out.ticket),
+            )
         };
         self.leave(host, id, &out.ticket, out.flags);
         Ok(posted)
     }
 
-    /// Queues a payload behind its header, as a copy or by reference.
+    /// Queues a packet with its payload, as a copy or by reference.
     ///
     /// # Safety
     /// The pieces are lent for reading: during the call if it is injected or short, otherwise until the operation ends.
@@ -97,14 +105,15 @@ impl TcpEndpoint {
         &mut self,
         host: &mut H,
         id: SlotId,
-        (peer, pieces, len): (u32, &[ofi_api::Piece], usize),
+        packet: &Packet,
+        (peer, pieces, len, stripes): (u32, &[ofi_api::Piece], usize, u8),
         confirm: bool,
-        flags: OpFlags,
-        ticket: &CompletionInfo,
+        (flags, ticket): (OpFlags, &CompletionInfo),
     ) -> Posted {
         let (polls, gathers) = (self.polls, self.gathers());
         let (injected, more) = (flags.contains(OpFlags::INJECT), flags.contains(OpFlags::MORE));
         let Some(conn) = self.conns.get_mut(id).and_then(Option::as_deref_mut) else { return Posted::Done };
+        conn.out.header(packet, conn.order);
         let copied = injected || len <= COPIED;
         let behind = conn.out.has_lent();
         if copied {
@@ -121,10 +130,10 @@ impl TcpEndpoint {
         }
         let op = if copied {
             let payload = Payload::owned(Box::default());
-            if confirm { TcpOp::Confirm } else { TcpOp::Send { payload, confirm } }
+            if confirm { TcpOp::Confirm } else { TcpOp::Send { payload, confirm, stripes } }
         } else {
             // SAFETY: the caller's promise.
-            TcpOp::Send { payload: unsafe { Payload::lent(pieces.into()) }, confirm }
+            TcpOp::Send { payload: unsafe { Payload::lent(pieces.into()) }, confirm, stripes }
         };
         let op = host.open(peer, *ticket, op);
         self.lanes[peer as usize].outstanding += 1;
@@ -135,7 +144,7 @@ impl TcpEndpoint {
             conn.acks.push_back(op);
         }
         if !copied {
-            conn.out.lend(op, len);
+            conn.lend_stripes(self.lanes[peer as usize].bulk.as_deref_mut(), op, len, stripes);
         }
         Posted::Pending
     }
@@ -170,10 +179,18 @@ impl TcpEndpoint {
         let data = out.remote_data().map(|data| data.value);
         // Only an acknowledgement tells a write from one that the peer refuses, by ending the connection.
         let confirm = true;
-        conn.out.header(&Packet::Write { remote, data, confirm, len: out.len as u64 }, conn.order);
+        let packet = Packet::Write { remote, data, confirm, len: out.len as u64 };
+        let stripes = self.begin_stripes(out.peer, id, out.len, out.flags);
         // SAFETY: the core lends the pieces of what it posts.
         let posted = unsafe {
-            self.payload(host, id, (out.peer, out.pieces, out.len), confirm, out.flags, &out.ticket)
+            self.payload(
+                host,
+                id,
+                &packet,
+                (out.peer, out.pieces, out.len, stripes),
+                confirm,
+                (out.flags, &out.ticket),
+            )
         };
         self.leave(host, id, &out.ticket, out.flags);
         Ok(posted)
@@ -189,8 +206,11 @@ impl TcpEndpoint {
     ) {
         let (polls, gathers) = (self.polls, self.gathers());
         let Some(conn) = self.conn(id) else { return };
+        let is_main = conn.role == Role::Main;
         if conn.full || conn.phase != Phase::Ready {
-            return; // until the socket has room
+            return if is_main {
+                self.send_stripes(host, id)
+            }; // others wait until the socket has room
         }
         let more = flags.contains(OpFlags::MORE);
         let follows = gathers && conn.wrote == polls;
@@ -199,7 +219,10 @@ impl TcpEndpoint {
         let waits = more || (follows && ticket.signal) || is_stream;
         let waits = waits && conn.out.copied() < GATHERED && conn.out.is_copied();
         if !waits || !(ticket.signal || more || self.unattended || host.attend_later()) {
-            return self.flush(host, id);
+            self.flush(host, id);
+            return if is_main {
+                self.send_stripes(host, id)
+            };
         }
         self.unattended |= !ticket.signal && !more;
         let Some(conn) = self.conn(id) else { return };

@@ -32,6 +32,7 @@ impl TcpEndpoint {
         }
         self.look = now + self.peer_timeout / 4;
         let timeout = self.peer_timeout;
+        self.close_idle_bulk(now);
         let ids = self
             .conns
             .ids(|conn| conn.as_deref().is_some_and(|conn| conn.phase == Phase::Ready && conn.expects()));

@@ -79,11 +79,15 @@ impl Session {
         match self.0 {}
     }
 
-    pub fn take(
+    pub fn open(
         &mut self,
         _bytes: &mut [u8],
         _taker: impl FnMut(&[u8]) -> Result<(), Errno>,
-    ) -> Result<(), Errno> {
+    ) -> (usize, Result<(), Errno>) {
+        match self.0 {}
+    }
+
+    pub fn keep(&mut self, _part: &[u8]) {
         match self.0 {}
     }
 

@@ -1,22 +1,75 @@
-//! Seals what an established connection sends: in records of 16 KiB, as many at a time as stay in the cache.
+//! Seals what an established connection sends: in records of 16 KiB, as many at a time as stay in the cache. Each byte
+//! is copied once, from the application's memory into its record.
 
 use std::os::fd::BorrowedFd;
 
 use ofi_api::Errno;
 use ofi_core::copy;
 
+use super::established::KEY_UPDATE_RECORD;
+use super::record::{HEADER, MAX_PLAIN, OVERHEAD};
 use super::{Security, Session};
 
-/// Bytes that are sealed at a time.
-const BATCH: usize = 64 << 10;
-/// Room for them sealed: a record of 16 KiB is 22 bytes longer, and a new key may precede it.
-const SEALED: usize = BATCH + (4 << 10);
+/// Records that are sealed at a time.
+const BATCH: usize = 4;
+/// Room for them: a change of keys may precede each.
+const SEALED: usize = BATCH * (MAX_PLAIN + OVERHEAD + KEY_UPDATE_RECORD);
 
-/// Those of an endpoint.
-#[derive(Default)]
-pub struct Buffers {
-    plain: Vec<u8>,
-    sealed: Vec<u8>,
+/// Records that are being filled and sealed.
+struct Filling<'a> {
+    session: &'a mut Session,
+    socket: BorrowedFd<'a>,
+    buffer: &'a mut [u8],
+    /// The length of the sealed ones, and how many they are.
+    ready: usize,
+    count: usize,
+    /// Bytes in the one that is being filled, which begins at `ready`.
+    filled: usize,
+    /// Bytes that have been sealed.
+    taken: usize,
+}
+
+impl Filling<'_> {
+    /// Copies a piece. `false`: the kernel takes no more, and what is sealed waits.
+    ///
+    /// # Safety
+    /// It may be read.
+    unsafe fn push(&mut self, piece: &libc::iovec) -> Result<bool, Errno> {
+        let mut at = 0;
+        while at < piece.iov_len {
+            if self.filled == 0 {
+                self.ready += self.session.renew(&mut self.buffer[self.ready..])?;
+            }
+            let len = (piece.iov_len - at).min(MAX_PLAIN - self.filled);
+            let from = piece.iov_base.cast::<u8>().cast_const().wrapping_add(at);
+            let to = self.buffer[self.ready + HEADER + self.filled..][..len].as_mut_ptr();
+            // What the application lends may change while it is read: it is copied before anything looks at it.
+            // SAFETY: the piece may be read, by the caller's promise, and `to` has `len` bytes of this endpoint.
+            unsafe { copy::bytes(from, to, len) };
+            (at, self.filled) = (at + len, self.filled + len);
+            if self.filled == MAX_PLAIN && !self.end_record()? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Seals the record that is being filled, and sends a full batch.
+    fn end_record(&mut self) -> Result<bool, Errno> {
+        let record = &mut self.buffer[self.ready..];
+        self.ready += self.session.established()?.seal(record, self.filled);
+        (self.count, self.taken) = (self.count + 1, self.taken + std::mem::take(&mut self.filled));
+        if self.count < BATCH {
+            return Ok(true);
+        }
+        self.count = 0;
+        self.flush()
+    }
+
+    fn flush(&mut self) -> Result<bool, Errno> {
+        let ready = std::mem::take(&mut self.ready);
+        self.session.send(self.socket, &self.buffer[..ready])
+    }
 }
 
 impl Security {
@@ -37,35 +90,19 @@ impl Security {
         if session.has_sealed() {
             return Err(Errno::EAGAIN);
         }
-        let Buffers { plain, sealed } = &mut self.sealing;
-        plain.resize(BATCH, 0);
-        sealed.resize(SEALED, 0);
-        // What the application lends may change while it is read: it is copied before anything looks at it.
-        let (mut taken, mut filled) = (0, 0);
+        self.sealing.resize(SEALED, 0);
+        let buffer = &mut self.sealing[..];
+        let mut filling = Filling { session, socket, buffer, ready: 0, count: 0, filled: 0, taken: 0 };
         for piece in pieces {
-            let mut at = 0;
-            while at < piece.iov_len {
-                let len = (piece.iov_len - at).min(BATCH - filled);
-                let from = piece.iov_base.cast::<u8>().cast_const().wrapping_add(at);
-                let to = plain[filled..filled + len].as_mut_ptr();
-                // SAFETY: the piece may be read, by the caller's promise, and `to` has `len` bytes of this endpoint.
-                unsafe { copy::bytes(from, to, len) };
-                (at, filled) = (at + len, filled + len);
-                if filled < BATCH {
-                    continue;
-                }
-                let ready = session.seal(&plain[..filled], sealed)?;
-                taken += std::mem::take(&mut filled);
-                if !session.send(socket, &sealed[..ready])? {
-                    return Ok(taken);
-                }
+            // SAFETY: the caller's promise.
+            if !unsafe { filling.push(piece) }? {
+                return Ok(filling.taken);
             }
         }
-        if filled > 0 {
-            let ready = session.seal(&plain[..filled], sealed)?;
-            taken += filled;
-            session.send(socket, &sealed[..ready])?;
+        if filling.filled > 0 && !filling.end_record()? {
+            return Ok(filling.taken);
         }
-        Ok(taken)
+        filling.flush()?;
+        Ok(filling.taken)
     }
 }

@@ -5,12 +5,15 @@
 //! an endpoint never speaks in the clear, and all others never speak TLS. TLS begins with the connection, and not after
 //! C's connection messages: those hold the application's data, and nothing in the clear could be relied on.
 //!
-//! [`session`] is the protocol of one connection, and [`bulk`] seals what an established one sends. Sessions are not
-//! resumed, and nothing is sent before the handshake has ended (no 0-RTT).
+//! [`session`] is the protocol of one connection, [`established`] what remains of it after the handshake, and [`bulk`]
+//! seals what an established one sends. Sessions are not resumed, and nothing is sent before the handshake has ended
+//! (no 0-RTT).
 
 mod bulk;
 mod certificates;
+mod established;
 mod keys;
+mod record;
 mod session;
 
 use std::net::IpAddr;
@@ -54,15 +57,15 @@ pub fn check_settings() -> Result<()> {
     }
 }
 
-/// graviola's, which panics on a processor that it does not support, with the suites of TLS 1.3.
+/// graviola's, which panics on a processor that it does not support, with the only suite that ends of this library have
+/// ever chosen.
 fn provider() -> Result<Arc<CryptoProvider>> {
     if let Some(why) = lacking() {
         return Err(Error::with(Errno::EOPNOTSUPP, why));
     }
     let mut provider = rustls_graviola::default_provider();
-    provider.cipher_suites.retain(|suite| suite.tls13().is_some());
     // As provider udp has it.
-    provider.cipher_suites.sort_by_key(|suite| suite.suite() != CipherSuite::TLS13_AES_256_GCM_SHA384);
+    provider.cipher_suites.retain(|suite| suite.suite() == CipherSuite::TLS13_AES_256_GCM_SHA384);
     Ok(Arc::new(provider))
 }
 
@@ -81,8 +84,8 @@ pub struct Security {
     connecting: Arc<ClientConfig>,
     /// Whether addresses may change between the ends.
     translated: bool,
-    /// Bytes that are being sealed, and the same sealed.
-    sealing: bulk::Buffers,
+    /// Records that are being sealed.
+    sealing: Vec<u8>,
 }
 
 impl Security {
@@ -104,6 +107,15 @@ impl Security {
         Self::new(&provider, Self::by_certificates(certificates, &provider)).map(Some)
     }
 
+    /// Of holders of a key, without an endpoint.
+    ///
+    /// # Errors
+    /// As [`Security::of`].
+    pub fn for_fuzzing(key: &[u8]) -> Result<Box<Self>> {
+        let provider = provider()?;
+        Self::new(&provider, Self::by_key(&AuthKey::new(key), &provider))
+    }
+
     fn new(
         provider: &Arc<CryptoProvider>,
         identity: Result<(Identity, ClientConfig), rustls::Error>,
@@ -111,10 +123,10 @@ impl Security {
         let failed = |error| Error::with(Errno::EIO, format!("TLS: {error}"));
         let (identity, mut connecting) = identity.map_err(failed)?;
         (connecting.resumption, connecting.enable_sni) = (Resumption::disabled(), false);
-        let sealing = bulk::Buffers::default();
+        connecting.enable_secret_extraction = true; // for `established`
         let (provider, connecting) = (Arc::clone(provider), Arc::new(connecting));
         let translated = settings::ADDRESS_TRANSLATION.get();
-        Ok(Box::new(Self { provider, identity, connecting, translated, sealing }))
+        Ok(Box::new(Self { provider, identity, connecting, translated, sealing: Vec::new() }))
     }
 
     fn by_certificates(
@@ -189,7 +201,7 @@ impl Security {
             }
         };
         config.session_storage = Arc::new(NoServerSessionStorage {});
-        config.send_tls13_tickets = 0;
+        (config.send_tls13_tickets, config.enable_secret_extraction) = (0, true);
         Ok(config)
     }
 

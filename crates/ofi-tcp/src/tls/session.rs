@@ -8,11 +8,12 @@ use rustls::client::UnbufferedClientConnection;
 use rustls::pki_types::ServerName;
 use rustls::server::UnbufferedServerConnection;
 use rustls::unbuffered::{
-    ConnectionState, EncodeError, EncodeTlsData, EncryptError, InsufficientSizeError, UnbufferedStatus,
-    WriteTraffic,
+    ConnectionState, EncodeError, EncodeTlsData, InsufficientSizeError, UnbufferedStatus,
 };
 use rustls::{AlertDescription, ClientConfig, ServerConfig};
 
+use super::established::{Established, KEY_UPDATE_RECORD, Problem};
+use super::record::DATA;
 use crate::mismatch::{self, Mismatch};
 use crate::sys;
 
@@ -21,9 +22,12 @@ const FEW: usize = 4 << 10;
 /// The capacity that a buffer of a connection may keep.
 const KEPT: usize = 4 << 10;
 
-pub(super) enum Side {
-    Connecting(UnbufferedClientConnection),
-    Accepting(UnbufferedServerConnection),
+enum Side {
+    Connecting(Box<UnbufferedClientConnection>),
+    Accepting(Box<UnbufferedServerConnection>),
+    Established(Box<Established>),
+    /// What was agreed on could not be used.
+    Failed,
 }
 
 /// One connection's TLS.
@@ -50,15 +54,8 @@ enum Next {
     Again,
     /// Bytes of the peer.
     Bytes,
-    /// Nothing: the peer has ended the connection.
+    /// Nothing: the handshake has ended.
     Nothing,
-}
-
-/// Why bytes are not taken.
-enum Problem {
-    Tls(rustls::Error),
-    /// The error of their taker.
-    Taker(Errno),
 }
 
 impl Session {
@@ -68,7 +65,7 @@ impl Session {
         occasion: Vec<u8>,
     ) -> Result<Box<Self>, Errno> {
         let side = UnbufferedClientConnection::new_with_alpn(config, name, vec![occasion]);
-        let mut session = Self::new(Side::Connecting(side.map_err(|_| Errno::EIO)?));
+        let mut session = Self::new(Side::Connecting(Box::new(side.map_err(|_| Errno::EIO)?)));
         session.take(&mut [], |_| Ok(()))?; // the first message
         Ok(session)
     }
@@ -76,7 +73,7 @@ impl Session {
     pub(super) fn accepting(mut config: ServerConfig, occasion: Vec<u8>) -> Result<Box<Self>, Errno> {
         config.alpn_protocols = vec![occasion];
         let side = UnbufferedServerConnection::new(Arc::new(config));
-        Ok(Self::new(Side::Accepting(side.map_err(|_| Errno::EIO)?)))
+        Ok(Self::new(Side::Accepting(Box::new(side.map_err(|_| Errno::EIO)?))))
     }
 
     fn new(side: Side) -> Box<Self> {
@@ -110,13 +107,28 @@ impl Session {
 
     /// Whether records wait to be sent.
     pub fn has_sealed(&self) -> bool {
-        self.left < self.sealed.len()
+        self.left < self.sealed.len() || self.owes_change()
     }
 
-    /// What precedes the peer's next bytes when they are [taken](Session::take). The driver puts it there, and clears
-    /// it.
+    /// Whether the peer has asked for a change of this end's key. It gets one for all that it has asked for meanwhile.
+    fn owes_change(&self) -> bool {
+        let owes = matches!(&self.side, Side::Established(established) if established.owes_change());
+        owes && self.mismatch.is_none()
+    }
+
+    /// The beginning of a record, which precedes the peer's next bytes. A driver that [opens](Session::open) them takes
+    /// it out.
     pub fn part(&mut self) -> &mut Vec<u8> {
         &mut self.part
+    }
+
+    /// Keeps the beginning of a record for the next call.
+    pub fn keep(&mut self, part: &[u8]) {
+        self.part.clear();
+        self.part.extend_from_slice(part);
+        if part.is_empty() {
+            self.part.shrink_to(KEPT);
+        }
     }
 
     /// Sends what is sealed, as much as the kernel takes.
@@ -125,6 +137,9 @@ impl Session {
     /// The error number of send(2), other than for want of room.
     pub fn push(&mut self, socket: BorrowedFd<'_>) -> Result<(), Errno> {
         while self.has_sealed() {
+            if self.left == self.sealed.len() {
+                (self.left, self.sealed) = (0, self.change_key()?);
+            }
             match sys::send(socket, &self.sealed[self.left..]) {
                 Ok(len) => (self.left, self.sent) = (self.left + len, self.sent + len as u64),
                 Err(errno) if sys::is_full(errno) => return Ok(()),
@@ -135,6 +150,32 @@ impl Session {
         self.sealed.clear();
         self.sealed.shrink_to(KEPT);
         Ok(())
+    }
+
+    /// The record that changes this end's key.
+    fn change_key(&mut self) -> Result<Vec<u8>, Errno> {
+        let mut record = vec![0; KEY_UPDATE_RECORD];
+        let len = self.renew(&mut record)?;
+        record.truncate(len);
+        Ok(record)
+    }
+
+    /// See [`Established::renew`].
+    pub(super) fn renew(&mut self, to: &mut [u8]) -> Result<usize, Errno> {
+        let renewed = self.established()?.renew(to);
+        renewed.map_err(|error| self.refuse(Mismatch::Broken(error.to_string())))
+    }
+
+    /// What seals data.
+    ///
+    /// # Errors
+    /// The error of a [`Session::mismatch`]; `EIO` before the handshake has ended.
+    pub fn established(&mut self) -> Result<&mut Established, Errno> {
+        match (&self.mismatch, &mut self.side) {
+            (Some(mismatch), _) => Err(mismatch.errno()),
+            (None, Side::Established(established)) => Ok(established),
+            (None, _) => Err(Errno::EIO),
+        }
     }
 
     /// Sends records. What the kernel does not take is kept. Returns whether it has taken everything.
@@ -158,11 +199,11 @@ impl Session {
     /// # Errors
     /// The error number of send(2), and errors of the session.
     pub fn send_message(&mut self, socket: BorrowedFd<'_>, message: &[u8]) -> Result<(), Errno> {
-        self.queued.extend_from_slice(message);
-        let mut part = std::mem::take(&mut self.part);
-        let taken = self.take(&mut part, |_| Ok(()));
-        self.push(socket)?;
-        taken
+        match &mut self.side {
+            Side::Established(established) => established.append(DATA, message, &mut self.sealed),
+            _ => self.queued.extend_from_slice(message),
+        }
+        self.push(socket)
     }
 
     /// Receives bytes, and appends what they say to `into`. Returns how much; 0: the peer sends no more.
@@ -203,22 +244,27 @@ impl Session {
         }
     }
 
-    /// Takes bytes of the peer, behind the [part](Session::part) of a record that came before, and passes on what they
-    /// say.
-    ///
-    /// # Errors
-    /// The error of a [`Session::mismatch`], or that of `taker`.
-    pub fn take(
+    /// [Opens](Session::open) bytes of the peer, and keeps the rest.
+    fn take(&mut self, bytes: &mut [u8], taker: impl FnMut(&[u8]) -> Result<(), Errno>) -> Result<(), Errno> {
+        let (used, result) = self.open(bytes, taker);
+        self.keep(&bytes[used..]);
+        result
+    }
+
+    /// Opens bytes of the peer where they lie, behind the [part](Session::part) of a record that came before, and
+    /// passes on what they say. Returns how many it has used; the rest is passed again, with more bytes behind it.
+    /// Fails with the error of a [`Session::mismatch`], or that of `taker`.
+    pub fn open(
         &mut self,
         bytes: &mut [u8],
         mut taker: impl FnMut(&[u8]) -> Result<(), Errno>,
-    ) -> Result<(), Errno> {
+    ) -> (usize, Result<(), Errno>) {
         if let Some(mismatch) = &self.mismatch {
-            return Err(mismatch.errno());
+            return (0, Err(mismatch.errno()));
         }
         if !bytes.is_empty() && !std::mem::replace(&mut self.has_begun, true) && !mismatch::begins_tls(bytes)
         {
-            return Err(self.refuse(Mismatch::Clear));
+            return (0, Err(self.refuse(Mismatch::Clear)));
         }
         let mut used = 0;
         let result = loop {
@@ -227,17 +273,33 @@ impl Session {
                 self.has_sent_data = true;
                 taker(plain)
             };
-            let (sealed, queued) = (&mut self.sealed, &mut self.queued);
             let (len, next) = match &mut self.side {
-                Side::Connecting(side) => advance(side.process_tls_records(rest), sealed, queued, &mut pass),
-                Side::Accepting(side) => advance(side.process_tls_records(rest), sealed, queued, &mut pass),
+                Side::Established(established) => {
+                    let (len, opened) = established.open(rest, &mut pass);
+                    (len, opened.map(|()| Next::Bytes))
+                }
+                Side::Connecting(side) => {
+                    advance(side.process_tls_records(rest), &mut self.sealed, &mut pass)
+                }
+                Side::Accepting(side) => advance(side.process_tls_records(rest), &mut self.sealed, &mut pass),
+                Side::Failed => break Err(Errno::EIO),
             };
             used += len;
+            let next = match next {
+                Ok(Next::Nothing) => self.establish().map_err(Problem::Tls).map(|()| Next::Again),
+                other => other,
+            };
             match next {
-                Ok(Next::Again) => {}
+                Ok(Next::Again | Next::Nothing) => {}
                 Ok(Next::Bytes) => break Ok(()),
-                Ok(Next::Nothing) => break Err(Errno::ECONNRESET),
+                Err(Problem::Closed) => break Err(Errno::ECONNRESET),
                 Err(Problem::Taker(errno)) => break Err(errno),
+                Err(Problem::Record(alert)) => {
+                    if let Side::Established(established) = &mut self.side {
+                        established.append_alert(alert, &mut self.sealed);
+                    }
+                    break Err(self.refuse(Mismatch::Broken(format!("{alert:?}"))));
+                }
                 Err(Problem::Tls(error)) => {
                     let mismatch = self.reason(error);
                     self.seal_alert(&mut bytes[used..]);
@@ -245,27 +307,39 @@ impl Session {
                 }
             }
         };
-        self.part.clear();
-        self.part.extend_from_slice(&bytes[used..]);
-        if self.part.is_empty() {
-            self.part.shrink_to(KEPT);
-        }
-        result
+        (used, result)
+    }
+
+    /// The handshake has ended: what was queued is sealed.
+    fn establish(&mut self) -> Result<(), rustls::Error> {
+        let mut established = match std::mem::replace(&mut self.side, Side::Failed) {
+            Side::Connecting(side) => Box::new(Established::connecting(*side)?),
+            Side::Accepting(side) => Box::new(Established::accepting(*side)?),
+            Side::Established(established) => established,
+            Side::Failed => return Err(rustls::Error::HandshakeNotComplete),
+        };
+        established.append(DATA, &std::mem::take(&mut self.queued), &mut self.sealed);
+        self.side = Side::Established(established);
+        Ok(())
+    }
+
+    /// What is to be sent, which is not kept.
+    pub fn take_sealed(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.sealed)
     }
 
     #[cfg(test)]
     pub(super) fn sealed(&mut self) -> Vec<u8> {
-        std::mem::take(&mut self.sealed)
+        let mut sealed = self.take_sealed();
+        if self.owes_change() {
+            sealed.extend(self.change_key().unwrap());
+        }
+        sealed
     }
 
     #[cfg(test)]
     pub(super) fn queue(&mut self, message: &[u8]) {
         self.queued.extend_from_slice(message);
-    }
-
-    #[cfg(test)]
-    pub(super) fn side(&mut self) -> &mut Side {
-        &mut self.side
     }
 
     fn refuse(&mut self, mismatch: Mismatch) -> Errno {
@@ -298,37 +372,16 @@ impl Session {
     /// Seals what rustls has for the peer after an error at the front of `bytes`: an alert is its end. When it has
     /// nothing to say it looks at the bytes again, and may say no second alert: if there are any, it is asked once.
     fn seal_alert(&mut self, bytes: &mut [u8]) {
-        let (sealed, queued) = (&mut self.sealed, &mut Vec::new());
+        let sealed = &mut self.sealed;
         let mut pass = |_: &[u8]| Ok(());
         loop {
             let (_, next) = match &mut self.side {
-                Side::Connecting(side) => advance(side.process_tls_records(bytes), sealed, queued, &mut pass),
-                Side::Accepting(side) => advance(side.process_tls_records(bytes), sealed, queued, &mut pass),
+                Side::Connecting(side) => advance(side.process_tls_records(bytes), sealed, &mut pass),
+                Side::Accepting(side) => advance(side.process_tls_records(bytes), sealed, &mut pass),
+                Side::Established(_) | Side::Failed => return,
             };
             if !bytes.is_empty() || !matches!(next, Ok(Next::Again)) {
                 return;
-            }
-        }
-    }
-
-    /// Seals `plain` into `to`. Returns how many bytes there are to send.
-    pub(super) fn seal(&mut self, plain: &[u8], to: &mut [u8]) -> Result<usize, Errno> {
-        if let Some(mismatch) = &self.mismatch {
-            return Err(mismatch.errno());
-        }
-        let mut at = 0;
-        loop {
-            let (part, to) = (&mut self.part[..], &mut to[at..]);
-            let step = match &mut self.side {
-                Side::Connecting(side) => seal_next(side.process_tls_records(part), plain, to),
-                Side::Accepting(side) => seal_next(side.process_tls_records(part), plain, to),
-            };
-            let (used, step) = step;
-            self.part.drain(..used);
-            let (len, is_done) = step.map_err(|error| self.refuse(Mismatch::Broken(error)))?;
-            at += len;
-            if is_done {
-                return Ok(at);
             }
         }
     }
@@ -357,7 +410,6 @@ fn is_refusal(alert: AlertDescription) -> bool {
 fn advance<D>(
     status: UnbufferedStatus<'_, '_, D>,
     sealed: &mut Vec<u8>,
-    queued: &mut Vec<u8>,
     pass: &mut impl FnMut(&[u8]) -> Result<(), Errno>,
 ) -> (usize, Result<Next, Problem>) {
     let mut used = status.discard;
@@ -383,12 +435,9 @@ fn advance<D>(
             sent.done(); // the driver sends it
             Ok(Next::Again)
         }
-        Ok(ConnectionState::WriteTraffic(mut traffic)) => {
-            let plain = std::mem::take(queued);
-            seal_behind(&mut traffic, &plain, sealed).map(|()| Next::Bytes)
-        }
+        Ok(ConnectionState::WriteTraffic(_)) => Ok(Next::Nothing),
         Ok(ConnectionState::BlockedHandshake) => Ok(Next::Bytes),
-        Ok(ConnectionState::PeerClosed | ConnectionState::Closed) => Ok(Next::Nothing),
+        Ok(ConnectionState::PeerClosed | ConnectionState::Closed) => Err(Problem::Closed),
         Ok(_) => Err(broken(&"a state of TLS that was not asked for")),
         Err(error) => Err(Problem::Tls(error)),
     };
@@ -405,53 +454,4 @@ fn longer<D>(record: &mut EncodeTlsData<'_, D>) -> usize {
         Err(EncodeError::InsufficientSize(InsufficientSizeError { required_size })) => required_size,
         _ => 0,
     }
-}
-
-/// Appends `plain`, sealed.
-fn seal_behind<D>(
-    traffic: &mut WriteTraffic<'_, D>,
-    plain: &[u8],
-    sealed: &mut Vec<u8>,
-) -> Result<(), Problem> {
-    let at = sealed.len();
-    let mut room = 0;
-    loop {
-        sealed.resize(at + room, 0);
-        match traffic.encrypt(plain, &mut sealed[at..]) {
-            Ok(len) => {
-                sealed.truncate(at + len);
-                return Ok(());
-            }
-            Err(EncryptError::InsufficientSize(InsufficientSizeError { required_size }))
-                if required_size > room =>
-            {
-                room = required_size;
-            }
-            Err(error) => return Err(broken(&error)),
-        }
-    }
-}
-
-/// Seals `plain` as soon as rustls has nothing before it. Returns how many bytes of the peer are used up, the length of
-/// what there is to send, and whether `plain` is in it.
-fn seal_next<D>(
-    status: UnbufferedStatus<'_, '_, D>,
-    plain: &[u8],
-    to: &mut [u8],
-) -> (usize, Result<(usize, bool), String>) {
-    let step = match status.state {
-        Ok(ConnectionState::EncodeTlsData(mut record)) => {
-            record.encode(to).map(|len| (len, false)).map_err(|error| error.to_string())
-        }
-        Ok(ConnectionState::TransmitTlsData(sent)) => {
-            sent.done();
-            Ok((0, false))
-        }
-        Ok(ConnectionState::WriteTraffic(mut traffic)) => {
-            traffic.encrypt(plain, to).map(|len| (len, true)).map_err(|error| error.to_string())
-        }
-        Ok(other) => Err(format!("nothing can be sent: {other:?}")),
-        Err(error) => Err(error.to_string()),
-    };
-    (status.discard, step)
 }

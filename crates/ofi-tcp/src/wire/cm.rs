@@ -5,7 +5,7 @@
 //! | 0 | version, 3 |
 //! | 1 | kind |
 //! | 2..4 | bytes of payload, big endian |
-//! | 4..8 | 0 |
+//! | 4..8 | 0; between ends of this library, [`Extras::bulk`] in network byte order |
 //! | 8..16 | 0; between ends of this library, what the sender takes beyond C's protocol ([`Extras`]) |
 //! | 16..24 | 0; between ends of this library, [`Extras::window`] in network byte order |
 //! | 24..32 | 1, in the sender's byte order; 0 in a refusal |
@@ -45,53 +45,73 @@ pub struct Extras {
     /// both ends say a number, each sends so many bytes unasked, and announces further messages, with or without a tag,
     /// until it gets [more](super::Packet::Grant). 0: it does not count.
     pub window: u64,
+    /// What a request for a bulk connection to the sender has to name ([`Extras::is_bulk`]). 0: it takes none.
+    pub bulk: u32,
+    /// The request is for a bulk connection, beside the connection on which its receiver has said [`Extras::bulk`].
+    pub is_bulk: bool,
 }
 
 impl Extras {
     /// All that this library has, without a window.
-    pub const OURS: Self = Self { refusals: true, atomics: true, notes: true, unasked: true, window: 0 };
+    pub const OURS: Self = Self { refusals: true, atomics: true, notes: true, unasked: true, ..Self::NONE };
     /// Those of C.
-    pub const NONE: Self = Self { refusals: false, atomics: false, notes: false, unasked: false, window: 0 };
+    pub const NONE: Self = Self {
+        refusals: false,
+        atomics: false,
+        notes: false,
+        unasked: false,
+        window: 0,
+        bulk: 0,
+        is_bulk: false,
+    };
     /// The first six bytes; a number follows, in network byte order, with a bit for each of them.
     const MARK: [u8; 6] = *b"ofi-rs";
     const REFUSALS: u16 = 1;
     const ATOMICS: u16 = 2;
     const NOTES: u16 = 4;
     const UNASKED: u16 = 8;
+    const IS_BULK: u16 = 16;
+    const ALL: u16 = 31;
 
-    fn encode(self) -> [u8; 16] {
+    /// Bytes 4 to 24 of a message.
+    fn encode(self) -> [u8; 20] {
         let bit = |is_taken, bit| if is_taken { bit } else { 0 };
         let bits = bit(self.refusals, Self::REFUSALS)
             | bit(self.atomics, Self::ATOMICS)
             | bit(self.notes, Self::NOTES)
-            | bit(self.unasked, Self::UNASKED);
+            | bit(self.unasked, Self::UNASKED)
+            | bit(self.is_bulk, Self::IS_BULK);
         let [high, low] = bits.to_be_bytes();
         let [a, b, c, d, e, f] = Self::MARK;
-        let mut bytes = [0; 16];
+        let mut bytes = [0; 20];
         if bits != 0 {
-            bytes[..8].copy_from_slice(&[a, b, c, d, e, f, high, low]);
-            bytes[8..].copy_from_slice(&self.window.to_be_bytes());
+            bytes[..4].copy_from_slice(&self.bulk.to_be_bytes());
+            bytes[4..12].copy_from_slice(&[a, b, c, d, e, f, high, low]);
+            bytes[12..].copy_from_slice(&self.window.to_be_bytes());
         }
         bytes
     }
 
     /// Bits of later versions are passed over.
-    fn parse(bytes: [u8; 16]) -> Self {
-        if bytes[..6] != Self::MARK {
+    fn parse(bytes: [u8; 20]) -> Self {
+        let [n0, n1, n2, n3, ref said @ ..] = bytes;
+        if said[..6] != Self::MARK {
             return Self::NONE;
         }
-        let bits = u16::from_be_bytes([bytes[6], bytes[7]]);
-        if bits & (Self::REFUSALS | Self::ATOMICS | Self::NOTES | Self::UNASKED) == 0 {
+        let bits = u16::from_be_bytes([said[6], said[7]]);
+        if bits & Self::ALL == 0 {
             return Self::NONE;
         }
         let has = |bit| bits & bit != 0;
-        let window = u64::from_be_bytes(std::array::from_fn(|at| bytes[8 + at]));
+        let window = u64::from_be_bytes(std::array::from_fn(|at| said[8 + at]));
         Self {
             refusals: has(Self::REFUSALS),
             atomics: has(Self::ATOMICS),
             notes: has(Self::NOTES),
             unasked: has(Self::UNASKED),
             window,
+            bulk: u32::from_be_bytes([n0, n1, n2, n3]),
+            is_bulk: has(Self::IS_BULK),
         }
     }
 }
@@ -155,7 +175,7 @@ impl<'a> CmMessage<'a> {
         let mut bytes = vec![0; HEADER];
         (bytes[0], bytes[1]) = (VERSION, kind);
         bytes[2..4].copy_from_slice(&(payload.len() as u16).to_be_bytes());
-        bytes[8..24].copy_from_slice(&self.extras.encode());
+        bytes[4..24].copy_from_slice(&self.extras.encode());
         bytes[24..].copy_from_slice(&self.order.u64(mark).to_ne_bytes());
         bytes.extend(payload);
         bytes
@@ -186,7 +206,7 @@ impl<'a> CmMessage<'a> {
         let mark = u64::from_ne_bytes(std::array::from_fn(|at| header[24 + at]));
         // A refusal says nothing about the order.
         let order = if mark == 1 || kind == CmKind::Refusal { Order::Own } else { Order::Swapped };
-        let extras = Extras::parse(std::array::from_fn(|at| header[8 + at]));
+        let extras = Extras::parse(std::array::from_fn(|at| header[4 + at]));
         Ok(Some((Self { kind, order, extras, payload }, HEADER + payload.len())))
     }
 }
@@ -232,7 +252,8 @@ mod tests {
         for (bytes, expected) in [
             (b"ofi-rt\0\x07", Extras::NONE),
             (b"ofi-rs\0\x01", Extras { refusals: true, ..Extras::NONE }),
-            (b"ofi-rs\xFF\xFF", Extras::OURS),
+            (b"ofi-rs\xFF\xEF", Extras::OURS),
+            (b"ofi-rs\0\x10", Extras { is_bulk: true, ..Extras::NONE }),
             (b"\0\0\0\0\0\0\0\x07", Extras::NONE),
         ] {
             plain[8..16].copy_from_slice(bytes);
@@ -259,13 +280,15 @@ mod tests {
         fn every_message_comes_back_and_no_part_of_it_does(
             kind in prop::sample::select(vec![CmKind::Request, CmKind::Response, CmKind::Refusal]),
             swapped: bool,
-            (refusals, atomics, notes, unasked, size) in any::<(bool, bool, bool, bool, u64)>(),
+            (refusals, atomics, notes, unasked, is_bulk) in any::<(bool, bool, bool, bool, bool)>(),
+            (size, number) in any::<(u64, u32)>(),
             payload in prop::collection::vec(any::<u8>(), 0..=MAX_PAYLOAD_LEN),
         ) {
             let order = if swapped && kind != CmKind::Refusal { Order::Swapped } else { Order::Own };
             // Nothing is said by an end that takes nothing.
-            let window = if refusals || atomics || notes || unasked { size } else { 0 };
-            let extras = Extras { refusals, atomics, notes, unasked, window };
+            let says = refusals || atomics || notes || unasked || is_bulk;
+            let (window, bulk) = if says { (size, number) } else { (0, 0) };
+            let extras = Extras { refusals, atomics, notes, unasked, window, bulk, is_bulk };
             let message = CmMessage { kind, order, extras, payload: &payload };
             let mut bytes = message.encode();
             let len = bytes.len();

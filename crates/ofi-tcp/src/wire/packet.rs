@@ -13,9 +13,11 @@
 //!
 //! The words are CQ data, tag, length of an announced message, then address, length and key of each remote piece.
 //!
-//! C does not have the last five operations. A refusal has one word, the error number. An atomic operation has a word
+//! C does not have the last seven operations. A refusal has one word, the error number. An atomic operation has a word
 //! for what is done, before its remote pieces; its operands and comparands follow. A note has four words. A grant has
-//! one, the bytes. The announcement of a message without a tag is as that of a tagged one without its tag.
+//! one, the bytes. The announcement of a message without a tag is as that of a tagged one without its tag. Byte 4 of
+//! the packet before a striped payload is the number of its stripes, that of a stripe its index, and the word of a
+//! stripe is the number of its payload.
 
 use super::Order;
 
@@ -66,6 +68,8 @@ mod op {
     pub const NOTE: u8 = 10;
     pub const GRANT: u8 = 11;
     pub const RTS_UNTAGGED: u8 = 12;
+    pub const STRIPED: u8 = 13;
+    pub const STRIPE: u8 = 14;
 }
 
 /// The greatest error number: those of the kernel end there, and libfabric's are smaller.
@@ -205,6 +209,20 @@ pub enum Packet {
         /// As they [count](charge).
         bytes: u64,
     },
+    /// The payload of the next packet is striped over connections. Its first stripe follows its header.
+    Striped {
+        /// Stripes, with the first one.
+        count: u8,
+    },
+    /// A stripe, on a bulk connection.
+    Stripe {
+        /// The payload: the striped ones of the peer's main connection are numbered from 0.
+        number: u64,
+        /// Which one of the payload, from 1.
+        index: u8,
+        /// Bytes of it.
+        len: u64,
+    },
 }
 
 /// Why bytes are no packet.
@@ -285,8 +303,8 @@ impl Packet {
             op::WRITE => BASE + word + pieces,
             op::RTS => BASE + 16 + word,
             op::RTS_UNTAGGED => BASE + 8 + word,
-            op::READ_ANSWER | op::CTS | op::DATA => BASE,
-            op::REFUSAL | op::GRANT => BASE + 8,
+            op::READ_ANSWER | op::CTS | op::DATA | op::STRIPED => BASE,
+            op::REFUSAL | op::GRANT | op::STRIPE => BASE + 8,
             op::ATOMIC => BASE + 8 + pieces,
             op::NOTE => BASE + 32,
             other => return Err(Malformed::Operation(other)),
@@ -299,7 +317,10 @@ impl Packet {
         if len > MAX_SHORT_LEN as u64 && matches!(op, op::ATOMIC | op::NOTE) {
             return Err(Malformed::Length(size));
         }
-        let is_bare = matches!(op, op::READ | op::RTS | op::RTS_UNTAGGED | op::CTS | op::REFUSAL | op::GRANT);
+        let is_bare = matches!(
+            op,
+            op::READ | op::RTS | op::RTS_UNTAGGED | op::CTS | op::REFUSAL | op::GRANT | op::STRIPED
+        );
         if len > 0 && (is_ack || is_bare) {
             return Err(Malformed::Length(size));
         }
@@ -346,6 +367,8 @@ impl Packet {
             }
             op::GRANT => Self::Grant { bytes: words.next() },
             op::NOTE => Self::Note { words: std::array::from_fn(|_| words.next()), len },
+            op::STRIPED => Self::Striped { count: number },
+            op::STRIPE => Self::Stripe { number: words.next(), index: number, len },
             _ => Self::Data { number, len },
         };
         Ok(Some((packet, expected)))
@@ -359,10 +382,12 @@ impl Packet {
             | Self::Write { len, .. }
             | Self::Data { len, .. }
             | Self::Atomic { len, .. }
-            | Self::Note { len, .. } => len as usize,
+            | Self::Note { len, .. }
+            | Self::Stripe { len, .. } => len as usize,
             // An announcement has the length of its message, which comes later.
             Self::Rts { .. } => 0,
-            Self::Ack | Self::Read { .. } | Self::Cts { .. } | Self::Refusal { .. } | Self::Grant { .. } => 0,
+            Self::Ack | Self::Read { .. } | Self::Cts { .. } => 0,
+            Self::Refusal { .. } | Self::Grant { .. } | Self::Striped { .. } => 0,
         }
     }
 
@@ -433,6 +458,15 @@ impl Packet {
             Self::Data { number: own, len } => {
                 number = own;
                 (op::DATA, len, false)
+            }
+            Self::Striped { count } => {
+                number = count;
+                (op::STRIPED, 0, false)
+            }
+            Self::Stripe { number: payload, index, len } => {
+                number = index;
+                word(payload);
+                (op::STRIPE, len, false)
             }
         };
         if asks {

@@ -74,7 +74,9 @@ fn packets_that_cannot_be_are_refused() {
     let write = Packet::Write { remote: pieces(&[64]), data: None, confirm: false, len: 64 };
     let refusal = Packet::Refusal { of_read: true, errno: 13 };
     let atomic = Packet::Atomic { what: 7, remote: pieces(&[8]), len: 16 };
-    assert_eq!(with(message, &[(1, 13)]), Err(Malformed::Operation(13)));
+    assert_eq!(with(message, &[(1, 15)]), Err(Malformed::Operation(15)));
+    assert_eq!(with(message, &[(1, 14)]), Err(Malformed::Header { op: 14, len: 16 }));
+    assert_eq!(with(Packet::Striped { count: 2 }, &[(8, 17)]), Err(Malformed::Length(17)));
     assert_eq!(with(message, &[(1, 9)]), Err(Malformed::Pieces(0)));
     assert_eq!(with(message, &[(1, 10)]), Err(Malformed::Header { op: 10, len: 16 }));
     assert_eq!(with(atomic, &[(18, 1)]), Err(Malformed::Atomic(0x1_0007)));
@@ -121,6 +123,12 @@ fn any_packet() -> impl Strategy<Value = Packet> {
             .prop_map(|(number, tag, data, confirm, len)| Packet::Rts { number, tag, data, confirm, len }),
         any::<u8>().prop_map(|number| Packet::Cts { number }),
         any::<u64>().prop_map(|bytes| Packet::Grant { bytes }),
+        any::<u8>().prop_map(|count| Packet::Striped { count }),
+        (any::<u64>(), any::<u8>(), len.clone()).prop_map(|(number, index, len)| Packet::Stripe {
+            number,
+            index,
+            len
+        }),
         (any::<bool>(), 1u16..=4095).prop_map(|(of_read, errno)| Packet::Refusal { of_read, errno }),
         (any::<u8>(), len).prop_map(|(number, len)| Packet::Data { number, len }),
         (any::<u16>(), remote, 0..=MAX_SHORT_LEN as u64).prop_map(|(what, remote, len)| Packet::Atomic {

@@ -122,9 +122,11 @@ impl Fabric {
     pub fn add_pair(&mut self, id: usize, pair: Pair) -> Option<u32> {
         let end = self.ids.get_mut(&id)?;
         self.last.pair += 1;
-        end.qp = Some(self.last.pair);
-        self.pairs.insert(self.last.pair, pair);
-        Some(self.last.pair)
+        let free = (1..).find(|qp| !self.pairs.contains_key(qp));
+        let qp = free.filter(|_| self.plan.reuses).unwrap_or(self.last.pair);
+        end.qp = Some(qp);
+        self.pairs.insert(qp, pair);
+        Some(qp)
     }
 
     /// Redirects the events of an end to another endpoint, including the pending ones.

@@ -61,6 +61,10 @@ pub struct Plan {
     pub untimed: bool,
     /// Whether destroying a queue pair removes its entries from the completion queue, as with some drivers.
     pub cleans: bool,
+    /// Whether completion queues cannot be resized.
+    pub unresizable: bool,
+    /// Whether a new queue pair has the lowest free number, instead of one that none had before.
+    pub reuses: bool,
 }
 
 impl Default for Plan {
@@ -82,6 +86,8 @@ impl Default for Plan {
             completions: 1 << 16,
             untimed: false,
             cleans: false,
+            unresizable: false,
+            reuses: false,
         }
     }
 }
@@ -226,6 +232,11 @@ impl SimulatedDevice {
     /// The requests of the endpoint at `of` since the last call, and the number of completions reported to it.
     pub fn take_log(&self, of: SocketAddr) -> (Vec<Logged>, usize) {
         self.lock().take_log(of)
+    }
+
+    /// How often completion queues were polled.
+    pub fn polls(&self) -> usize {
+        self.lock().polls
     }
 
     /// The times and numbers of retries of the established connections of the endpoint at `of`.

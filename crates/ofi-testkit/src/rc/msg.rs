@@ -367,6 +367,17 @@ unsafe impl Completions for Ends {
         Ok(count)
     }
 
+    fn resize(&self, entries: usize) -> Result<()> {
+        let mut fabric = self.0.device.lock();
+        if fabric.plan.unresizable || entries > fabric.plan.completions {
+            return Err(error("ibv_resize_cq", libc::EINVAL));
+        }
+        if let Some(it) = fabric.endpoints.get_mut(&self.0.number) {
+            it.sizes.completions = entries;
+        }
+        Ok(())
+    }
+
     fn arm(&self) -> Result<()> {
         if let Some(it) = self.0.device.lock().endpoints.get_mut(&self.0.number) {
             it.arm();

@@ -7,6 +7,7 @@
 //! reproducible from its seed. The fabric says nothing about a device's speed.
 
 mod device;
+mod dmabuf;
 
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::OwnedFd;
@@ -16,8 +17,6 @@ use std::time::{Duration, Instant};
 
 use ofi_core::sys;
 use ofi_efa::srd::{Access, Completion, From, Gid, Remote, Segment, Status, To};
-
-use crate::mapped::Mapped;
 
 pub use device::Handle;
 
@@ -146,7 +145,7 @@ struct Inner {
     /// Registrations by key: first byte, length, and peers' rights.
     registered: HashMap<u32, (u64, usize, Access)>,
     /// The device's mappings of dma-bufs, by key.
-    mapped: HashMap<u32, Mapped>,
+    mapped: HashMap<u32, dmabuf::Mapped>,
     last_key: u32,
     /// The memory of the last request.
     last_used: usize,

@@ -10,6 +10,7 @@ use ofi_core::transport::{Fault, Upcalls};
 
 use super::{Connected, Link, PEER, link};
 use crate::adapter::RECEIVE;
+use crate::completions::Look;
 use crate::rc::msg::Pair;
 use crate::rc::{Status, WorkCompletion};
 use crate::{Verbs, settings};
@@ -115,7 +116,7 @@ impl Connected {
 impl Drop for Connected {
     fn drop(&mut self) {
         self.await_injected(|this| {
-            match this.next() {
+            match this.next(Look::Now) {
                 Some(entry) if entry.id & RECEIVE == 0 => {
                     let id = SlotId::from_wire(entry.id);
                     while this.requests.end_before(id).is_some() {}
@@ -131,7 +132,7 @@ impl Drop for Connected {
             let _ = id.disconnect();
         }
         while self.shared.is_some()
-            && let Some(entry) = self.next()
+            && let Some(entry) = self.next(Look::Now)
         {
             self.unread(&entry);
         }

@@ -18,6 +18,7 @@ use ofi_core::transport::{Reaction, RequestData, Upcalls};
 
 use super::port::PendingIdentifier;
 use super::{Connected, PEER, private};
+use crate::completions::Member;
 use crate::errors::failed;
 use crate::rc::msg::{IdEvent, Identifier, Pair, PairAttr};
 use crate::rc::{self, CmEventKind, ConnParam};
@@ -105,9 +106,20 @@ fn reason(kind: CmEventKind) -> Errno {
 }
 
 /// Creates the queue pair of an identifier.
-fn create_pair(domain: &DomainPart<Verbs>, id: &mut dyn Identifier, attr: &PairAttr) -> rc::Result<()> {
+fn create_pair(
+    domain: &DomainPart<Verbs>,
+    id: &mut dyn Identifier,
+    attr: &PairAttr,
+    completions: &mut Member,
+) -> rc::Result<()> {
     match domain.transport.device.connects() {
-        Some(device) => device.create_pair(id, attr),
+        Some(device) => {
+            device.create_pair(id, attr)?;
+            if let Some(pair) = id.pair() {
+                completions.serve(pair.number());
+            }
+            Ok(())
+        }
         None => Err(rc::Error {
             call: "rdma_create_qp",
             errno: libc::ENOSYS,
@@ -187,7 +199,7 @@ impl Connected {
     pub fn join<H: Upcalls<Verbs>>(&mut self, host: &mut H, to: &Address) {
         self.take_device_events(host); // of earlier queue pairs, which may have had the new one's number
         let Link::Answering(call) = &mut self.link else { return };
-        match create_pair(&self.domain, &mut *call.id, &self.attr) {
+        match create_pair(&self.domain, &mut *call.id, &self.attr, &mut self.completions) {
             Ok(()) => {
                 host.introduce(PEER, to);
                 self.claim(host);
@@ -231,7 +243,7 @@ impl Connected {
                 self.calling(host, call, result);
             }
             (Link::Calling(mut call), CmEventKind::RouteResolved) => {
-                match create_pair(&self.domain, &mut *call.id, &self.attr) {
+                match create_pair(&self.domain, &mut *call.id, &self.attr, &mut self.completions) {
                     Ok(()) => {
                         host.introduce(PEER, &call.to);
                         self.link = Link::Calling(call);

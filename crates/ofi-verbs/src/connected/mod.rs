@@ -35,12 +35,12 @@ use ofi_core::slots::{SlotId, Slots};
 use ofi_core::transport::{
     Arm, Arrived, CompletionInfo, Fault, OutAtomic, OutMessage, OutRma, PeerId, Posted, RxName, Upcalls,
 };
-use ofi_ring::cq_arm::{CqArm, may_sleep};
 
 pub use self::config::Config;
 use self::memory::{registered, remote, sent, unregistered};
 use self::requests::{Request, Requests};
 use crate::adapter::{RECEIVE, Slab};
+use crate::completions::{Look, MAX_COMPLETIONS_PER_POLL, Member};
 use crate::cq_data::immediate;
 use crate::domain::Local;
 use crate::errors::failed;
@@ -67,13 +67,8 @@ pub const SHARED: usize = 1024;
 pub const MAX_MESSAGE_LEN: usize = 1 << 30;
 /// Maximum number of copied payloads in flight.
 const SLOTS: usize = 128;
-/// The operations that the device executes on dma-bufs of this end.
-const ALONE: &str =
-    "one that the device executes alone: a send, a receive, a write or a read that is not injected";
 /// The only peer.
 const PEER: PeerId = 0;
-/// Maximum number of completion queue entries that one poll reads.
-const MAX_COMPLETIONS_PER_POLL: usize = 256;
 /// Number of polls per check for connection events, if none is expected.
 const POLLS_PER_EVENT_CHECK: u32 = 64;
 
@@ -103,6 +98,8 @@ struct Claimed {
 pub struct Connected {
     // The connection is dropped first, because its queue pair uses the fields below.
     link: Link,
+    /// Its part of the completion queue. Dropped after the queue pair, whose last completions it removes.
+    completions: Member,
     channel: Arc<dyn Channel>,
     attr: PairAttr,
     /// How often the device resends a packet, unless a setting says otherwise.
@@ -144,12 +141,18 @@ pub fn most(device: &Abilities) -> usize {
 }
 
 impl Connected {
-    /// Opens an endpoint, under `name`, or under the source address of its info.
+    /// Opens an endpoint, under `name`, or under the source address of its info. It shares a completion queue of the
+    /// device with the endpoints that have the same `queues` of the application.
     ///
     /// # Errors
     /// `FI_EADDRINUSE`, `FI_EADDRNOTAVAIL`; `FI_EINVAL` for remote accesses in a domain that was opened for endpoints
     /// of another type, because its keys differ.
-    pub fn new(domain: &Arc<DomainPart<Verbs>>, info: &Info, name: Option<&Address>) -> Result<Self> {
+    pub fn new(
+        domain: &Arc<DomainPart<Verbs>>,
+        info: &Info,
+        name: Option<&Address>,
+        queues: [Option<usize>; 2],
+    ) -> Result<Self> {
         let is_target = info.caps.intersects(Caps::RMA | Caps::ATOMIC);
         if is_target && !domain.transport.keyed {
             return Err(Error::wanted(
@@ -170,11 +173,13 @@ impl Connected {
         // All messages to a shared context may arrive over this connection.
         let most_received =
             if info.ep_attr.rx_ctx_cnt == SHARED_CONTEXT { most.min(SHARED) } else { receives };
-        let completions = device.completions(sends + most_received).map_err(failed)?;
+        let pool = &domain.transport.completions;
+        let create = |entries| device.completions(entries);
+        let completions = pool.join(queues, sends + most_received, limits.completions, create)?;
         let watch = Watch::new(&*domain.transport.device, &[channel.fd()])?;
-        let waiter = Waiter::new(&[&[completions.fd()], watch.fds()].concat())?;
+        let waiter = Waiter::new(&[&completions.fds()[..], watch.fds()].concat())?;
         let attr = PairAttr {
-            completions,
+            completions: Arc::clone(completions.device()),
             receives: Receives::Own(receives),
             size: sends,
             pieces: info.tx_attr.iov_limit.clamp(1, limits.pieces),
@@ -197,6 +202,7 @@ impl Connected {
         };
         Ok(Self {
             link,
+            completions,
             channel,
             attr,
             retries: limits.retries,
@@ -239,11 +245,6 @@ impl Connected {
             self.lose(host);
             self.attr.receives = Receives::Own(1); // none is posted
         }
-    }
-
-    /// See [`ofi_core::transport::TransportEndpoint::reaches`].
-    pub fn reaches(&self, pieces: &[Piece]) -> bool {
-        self.domain.transport.dmabufs.touch(pieces)
     }
 
     /// Posts receives to the device while it has room.
@@ -290,9 +291,6 @@ impl Connected {
 
     /// See [`ofi_core::transport::TransportEndpoint::atomic`].
     pub fn atomic<H: Upcalls<Verbs>>(&mut self, host: &mut H, out: &OutAtomic<'_>) -> Result<Posted> {
-        for pieces in [out.operands, out.comparands, out.results] {
-            self.domain.transport.dmabufs.refuse(pieces, ALONE)?;
-        }
         let (pieces, work) = atomic::work(out, remote(out.remote)?)?;
         self.post(host, (pieces, out.len), out.flags, out.ticket, work)?;
         self.counts.atomics += 1;
@@ -334,13 +332,8 @@ impl Connected {
         if flags.contains(OpFlags::FENCE) && self.requests.is_reading() {
             return Err(Error::AGAIN);
         }
-        let dmabuf = self.domain.transport.dmabufs.touch(pieces);
-        if dmabuf && injected {
-            return Err(self.domain.transport.dmabufs.refuse(pieces, ALONE).unwrap_err());
-        }
-        let inline = !reads && !dmabuf && len <= pair.inline_size();
-        let may_copy = len > 0 && len <= INJECT && !inline && !dmabuf;
-        let slot = if may_copy { self.requests.take_slot() } else { None };
+        let inline = !reads && len <= pair.inline_size();
+        let slot = if len > 0 && len <= INJECT && !inline { self.requests.take_slot() } else { None };
         // The old value of a number arrives in one piece.
         let needs_slot = changes || (injected && !inline && len > 0);
         if !self.requests.has_room() || (needs_slot && slot.is_none()) {
@@ -386,7 +379,7 @@ impl Connected {
         self.polls = self.polls.wrapping_add(1);
         let mut taken = 0;
         while taken < MAX_COMPLETIONS_PER_POLL && host.hungry() && self.link.open().is_some() {
-            let Some(entry) = self.next() else { break };
+            let Some(entry) = self.next(Look::InTurn) else { break };
             taken += 1;
             self.take(host, &entry);
         }
@@ -406,28 +399,21 @@ impl Connected {
     }
 
     /// The next completion, if there is one.
-    fn next(&mut self) -> Option<WorkCompletion> {
-        if self.ready.is_empty() {
-            self.refill();
+    fn next(&mut self, look: Look) -> Option<WorkCompletion> {
+        if self.ready.is_empty()
+            && let Err(error) = self.completions.fetch(&mut self.ready, look)
+            && !self.is_deaf
+        {
+            tracing::error!(target: "ofi::verbs::cq", %error, "the completion queue is lost");
+            (self.is_deaf, self.broken) = (true, true);
         }
         self.ready.pop_front()
-    }
-
-    fn refill(&mut self) -> usize {
-        let ready = &mut self.ready;
-        self.attr.completions.poll(&mut |entry| ready.push_back(entry)).unwrap_or_else(|error| {
-            if !self.is_deaf {
-                tracing::error!(target: "ofi::verbs::cq", %error, "the completion queue is lost");
-                (self.is_deaf, self.broken) = (true, true);
-            }
-            0
-        })
     }
 
     /// Processes all completions, even if the core wants no more. Returns their number.
     fn take_all<H: Upcalls<Verbs>>(&mut self, host: &mut H) -> usize {
         let mut taken = 0;
-        while let Some(entry) = self.next() {
+        while let Some(entry) = self.next(Look::Now) {
             taken += 1;
             self.take(host, &entry);
         }
@@ -528,9 +514,8 @@ impl Connected {
         if let Some(until) = self.going {
             self.waiter.wake_after(Some(until.saturating_duration_since(self.channel.now())));
         }
-        if self.link.open().is_none() {
-            self.quiet(); // earlier completions are taken once the connection is established
-        } else if !may_sleep(self) {
+        // Completions of a connection that is not established yet wait until it is.
+        if !self.completions.arm() && self.link.open().is_some() {
             return Arm::Ready;
         }
         self.domain.transport.cache.tidy();
@@ -566,20 +551,6 @@ impl Connected {
             counts.malformed,
             "private data of other programs, and writes that this end did not allow",
         );
-    }
-}
-
-impl CqArm for Connected {
-    fn quiet(&mut self) {
-        self.attr.completions.quiet();
-    }
-
-    fn arm(&mut self) -> bool {
-        self.attr.completions.arm().is_ok()
-    }
-
-    fn look(&mut self) -> bool {
-        self.refill() > 0 || self.broken
     }
 }
 

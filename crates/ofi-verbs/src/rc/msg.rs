@@ -249,6 +249,12 @@ pub unsafe trait Completions: Any + Send + Sync {
     /// The device is lost.
     fn poll(&self, take: &mut dyn FnMut(WorkCompletion)) -> Result<usize>;
 
+    /// Gives it room for at least `entries` entries. Those in it stay.
+    ///
+    /// # Errors
+    /// The device's error; `ENOSYS` or `EOPNOTSUPP` if it cannot resize queues.
+    fn resize(&self, entries: usize) -> Result<()>;
+
     /// Makes the descriptor readable at the next entry. Earlier entries do not make it readable.
     ///
     /// # Errors

@@ -214,6 +214,10 @@ unsafe impl Completions for Queue {
         self.queue.poll(take)
     }
 
+    fn resize(&self, entries: usize) -> Result<()> {
+        self.queue.resize(entries)
+    }
+
     fn arm(&self) -> Result<()> {
         self.queue.arm()
     }

@@ -20,7 +20,6 @@ use super::events::Watcher;
 use super::meeting::{CmMessage, Id, Told};
 use super::ud::Ud;
 use super::{Did, Logged, Plan};
-use crate::mapped::Mapped;
 
 /// A registration of the local end is missing.
 pub const LOCAL_PROTECTION: Status = Status::from_raw(4);
@@ -274,6 +273,8 @@ pub struct Fabric {
     /// The last number assigned of each kind.
     pub last: Last,
     pub steps: u64,
+    /// How often completion queues were polled.
+    pub polls: usize,
     pub ud: Ud,
     mute: Mute,
     driven: bool,
@@ -282,8 +283,6 @@ pub struct Fabric {
     busy: Vec<u32>,
     /// Registrations by key: first byte, length, and peers' rights.
     registered: BTreeMap<u32, (u64, usize, Access)>,
-    /// The device's mappings of dma-bufs, by key.
-    mapped: BTreeMap<u32, Mapped>,
     /// The maximum number of bytes of all registrations together.
     lockable: usize,
 }
@@ -318,13 +317,13 @@ impl Fabric {
             watchers: BTreeMap::new(),
             last: Last::default(),
             steps: 0,
+            polls: 0,
             ud: Ud::default(),
             mute: Mute::default(),
             driven,
             draws: plan.seed,
             busy: Vec::new(),
             registered: BTreeMap::new(),
-            mapped: BTreeMap::new(),
             lockable: usize::MAX,
         }
     }
@@ -416,14 +415,6 @@ impl Fabric {
             }
         }
         self.registered.remove(&key);
-        self.mapped.remove(&key);
-    }
-
-    /// As [`Fabric::register`], for memory behind a descriptor that accesses address from `addr` on.
-    pub fn register_mapped(&mut self, mapped: Mapped, addr: u64, len: usize, access: Access) -> Option<u32> {
-        let key = self.register(addr, len, access)?;
-        self.mapped.insert(key, mapped);
-        Some(key)
     }
 
     /// Whether a peer may access this place.
@@ -486,6 +477,7 @@ impl Fabric {
 
     /// Takes completions of requests and receives.
     pub fn poll(&mut self, endpoint: u64, into: &mut VecDeque<WorkCompletion>) -> usize {
+        self.polls += 1;
         self.step();
         let Some(it) = self.endpoints.get_mut(&endpoint) else { return 0 };
         assert!(!it.overrun, "a completion queue of {} entries is overrun", it.sizes.completions);
@@ -631,7 +623,7 @@ impl Fabric {
                     bytes = self.take(at, bytes.len());
                 }
                 if self.owns_all(&into) {
-                    put(&self.real_all(&into), &bytes);
+                    put(&into, &bytes);
                 } else {
                     status = LOCAL_PROTECTION;
                 }

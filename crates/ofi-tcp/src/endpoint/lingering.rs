@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use ofi_core::slots::SlotId;
 
 use super::closing::{is_acknowledged, send_rest};
-use super::{PARTING, TcpEndpoint};
+use super::{LINGERING, TcpEndpoint};
 use crate::common::Common;
 use crate::conn::{Conn, Phase};
 use crate::outgoing::{Outgoing, Stop};
@@ -18,7 +18,7 @@ use crate::tls::Session;
 const ROOM: Interest = Interest { read: false, write: true };
 
 /// A connection that this end has shut down, until the other end has ended it too.
-pub struct Parting {
+pub struct Lingering {
     socket: OwnedFd,
     tls: Option<Box<Session>>,
     out: Outgoing,
@@ -31,7 +31,7 @@ pub struct Parting {
     timeout: Duration,
 }
 
-impl Parting {
+impl Lingering {
     /// Advances it. Returns whether it goes on.
     pub fn step(&mut self, common: &mut Common, ready: &Ready) -> bool {
         let Drained { len, is_over } = drain(self.socket.as_fd());
@@ -39,7 +39,7 @@ impl Parting {
             return !is_over;
         }
         if is_over && std::mem::replace(&mut self.reads, false) {
-            ready.change(&self.socket, PARTING, ROOM); // its end would end each wait
+            ready.change(&self.socket, LINGERING, ROOM); // its end would end each wait
         }
         let before = self.sent();
         let stop = send_rest(common, &self.socket, self.tls.as_deref_mut(), &mut self.out);
@@ -72,7 +72,7 @@ impl Parting {
 impl TcpEndpoint {
     /// Takes an established connection out of the endpoint, to end it when its queue is sent. Returns the operations of
     /// which the peer gets everything, and needs no more from this end.
-    pub(super) fn begin_parting(&mut self, id: SlotId) -> Vec<SlotId> {
+    pub(super) fn begin_lingering(&mut self, id: SlotId) -> Vec<SlotId> {
         let now = Instant::now();
         let Some(conn) = self.conn(id).filter(|conn| conn.phase == Phase::Ready) else { return Vec::new() };
         let (mut over, is_whole) = conn.out.give_up_lent();
@@ -84,35 +84,35 @@ impl TcpEndpoint {
             return Vec::new();
         };
         let both = Interest { read: true, ..ROOM };
-        if self.ready.add(&socket, PARTING, both).is_err() {
-            self.ready.change(&socket, PARTING, both); // it is in the set already
+        if self.ready.add(&socket, LINGERING, both).is_err() {
+            self.ready.change(&socket, LINGERING, both); // it is in the set already
         }
         let timeout = self.peer_timeout;
-        let mut parting =
-            Parting { socket, tls, out, has_ended: false, reads: true, until: now + timeout, timeout };
-        if parting.step(&mut self.common, &self.ready)
+        let mut lingering =
+            Lingering { socket, tls, out, has_ended: false, reads: true, until: now + timeout, timeout };
+        if lingering.step(&mut self.common, &self.ready)
             && let Some(connected) = &mut self.connected
         {
-            connected.parting.push(parting);
+            connected.lingering.push(lingering);
         }
         over
     }
 
     /// Advances connections that this end has shut down.
-    pub(super) fn move_parting(&mut self) {
+    pub(super) fn move_lingering(&mut self) {
         if let Some(connected) = &mut self.connected {
-            connected.parting.retain_mut(|parting| parting.step(&mut self.common, &self.ready));
+            connected.lingering.retain_mut(|lingering| lingering.step(&mut self.common, &self.ready));
         }
     }
 
     /// When one of them is given up.
-    pub(super) fn parting_deadline(&self) -> Option<Instant> {
-        let parting = self.connected.as_ref().into_iter().flat_map(|connected| &connected.parting);
-        parting.filter(|parting| !parting.has_ended).map(|parting| parting.until).min()
+    pub(super) fn lingering_deadline(&self) -> Option<Instant> {
+        let lingering = self.connected.as_ref().into_iter().flat_map(|connected| &connected.lingering);
+        lingering.filter(|lingering| !lingering.has_ended).map(|lingering| lingering.until).min()
     }
 
     /// All of them.
-    pub(super) fn take_parting(&mut self) -> Vec<Parting> {
-        self.connected.as_mut().map_or(Vec::new(), |connected| std::mem::take(&mut connected.parting))
+    pub(super) fn take_lingering(&mut self) -> Vec<Lingering> {
+        self.connected.as_mut().map_or(Vec::new(), |connected| std::mem::take(&mut connected.lingering))
     }
 }
