@@ -181,6 +181,11 @@ impl Context {
         unsafe { &*device }
     }
 
+    /// Whether it is an open context of this device.
+    pub(crate) fn is_of(self, device: *const ibv_device) -> bool {
+        std::ptr::eq(self.device(), device)
+    }
+
     /// Whether the device speaks iWARP, in which reads and immediate data differ from InfiniBand and RoCE.
     pub fn is_iwarp(self) -> bool {
         self.device().transport_type == IBV_TRANSPORT_IWARP

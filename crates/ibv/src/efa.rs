@@ -1,8 +1,7 @@
 //! EFA devices: enumeration, and attributes beyond verbs.
 
 use std::ffi::c_int;
-use std::ptr::NonNull;
-use std::sync::OnceLock;
+use std::sync::{Mutex, PoisonError};
 
 use crate::abi_ex::*;
 use crate::ah::AddressHandle;
@@ -42,14 +41,16 @@ pub struct EfaInfo {
     pub unsolicited: bool,
 }
 
-/// The EFA devices of this host. Each is opened once per process, and stays open.
+/// The devices that were opened, with whether they are EFA devices. A device that was removed and came back is another.
+static OPENED: Mutex<Vec<(Context, bool)>> = Mutex::new(Vec::new());
+
+/// The EFA devices that this host has now. Each is opened once, and stays open.
 ///
 /// # Errors
 /// An error that says what is missing: a library, a kernel module, or a device. If no device could be opened, the error
 /// of opening.
-pub fn efa_contexts() -> Result<&'static [Context]> {
-    static CONTEXTS: OnceLock<Result<Vec<Context>>> = OnceLock::new();
-    CONTEXTS.get_or_init(open_all).as_ref().map(Vec::as_slice).map_err(Clone::clone)
+pub fn efa_contexts() -> Result<Vec<Context>> {
+    open_all(&mut OPENED.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
 /// The error if there is no EFA device. Other devices may exist.
@@ -63,7 +64,7 @@ fn no_device() -> Error {
     Error::with(missing.call, missing.errno, advice)
 }
 
-fn open_all() -> Result<Vec<Context>> {
+fn open_all(opened: &mut Vec<(Context, bool)>) -> Result<Vec<Context>> {
     efa()?;
     let verbs = verbs()?;
     let mut count: c_int = 0;
@@ -78,13 +79,19 @@ fn open_all() -> Result<Vec<Context>> {
     for index in 0..usize::try_from(count).unwrap_or(0) {
         // SAFETY: the list has `count` entries.
         let device = unsafe { list.wrapping_add(index).read() };
-        // SAFETY: a device of the list, which is freed below.
-        let Some(context) = NonNull::new(unsafe { (verbs.ibv_open_device)(device) }) else {
+        // An open device keeps its address.
+        let known = opened.iter().find(|(context, _)| context.is_of(device)).copied();
+        let Some((context, is_efa)) = known.or_else(|| {
+            // SAFETY: a device of the list, which is freed below.
+            let context = Context::from_ptr(unsafe { (verbs.ibv_open_device)(device) })?;
+            let new = (context, context.efa().is_ok());
+            opened.push(new);
+            Some(new)
+        }) else {
             failed = Some(Error::last("ibv_open_device"));
             continue;
         };
-        let context = Context::from_ptr(context.as_ptr()).filter(|context| context.efa().is_ok());
-        found.extend(context);
+        found.extend(Some(context).filter(|_| is_efa));
     }
     // SAFETY: open devices outlive their list.
     unsafe { (verbs.ibv_free_device_list)(list) };

@@ -354,7 +354,7 @@ pub fn add(device: Arc<dyn Device>) {
 pub fn devices() -> Result<Vec<Arc<dyn Device>>, String> {
     let added = ADDED.lock().unwrap_or_else(PoisonError::into_inner).clone();
     match system::all() {
-        Ok(all) => Ok([all, &added].concat()),
+        Ok(all) => Ok([all, added].concat()),
         Err(why) if added.is_empty() => Err(why),
         Err(_) => Ok(added),
     }

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::os::fd::RawFd;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, Once, PoisonError};
 
 use ibv::{
     AddressHandle, AsyncEvent, AsyncEvents, CompletionChannel, Context, EfaCompletion, EfaCompletionQueue,
@@ -23,15 +23,24 @@ use crate::settings;
 /// off and resends.
 const RNR_RETRY: u8 = 3;
 
-/// All EFA devices, or what is missing.
-pub fn all() -> Result<&'static [Arc<dyn Device>], String> {
-    static ALL: OnceLock<Result<Vec<Arc<dyn Device>>, String>> = OnceLock::new();
-    let found = ALL.get_or_init(|| {
-        protect_from_forks(); // before any memory is registered
-        let contexts = ibv::efa_contexts().map_err(|error| error.to_string())?;
-        usable(contexts.iter().map(|&context| (context.name(), System::open(context))))
-    });
-    found.as_ref().map(Vec::as_slice).map_err(Clone::clone)
+/// The devices that were opened.
+static OPENED: Mutex<Vec<(Context, Arc<dyn Device>)>> = Mutex::new(Vec::new());
+
+/// All EFA devices that this host has now, or what is missing.
+pub fn all() -> Result<Vec<Arc<dyn Device>>, String> {
+    static PROTECTED: Once = Once::new();
+    PROTECTED.call_once(protect_from_forks); // before any memory is registered
+    let contexts = ibv::efa_contexts().map_err(|error| error.to_string())?;
+    let mut opened = OPENED.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut open = |context: Context| -> Result<Arc<dyn Device>> {
+        if let Some((_, device)) = opened.iter().find(|(known, _)| *known == context) {
+            return Ok(Arc::clone(device));
+        }
+        let device = System::open(context)?;
+        opened.push((context, Arc::clone(&device)));
+        Ok(device)
+    };
+    usable(contexts.into_iter().map(|context| (context.name(), open(context))))
 }
 
 /// The devices that could be opened. Others are named in the log.
