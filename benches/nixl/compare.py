@@ -10,6 +10,7 @@ and its environment. Figures are in GB/s, WRITE and READ of each shape: the medi
 import argparse
 import os
 import pathlib
+import signal
 import statistics
 import subprocess
 import sys
@@ -47,16 +48,25 @@ def main():
     for turn in range(options.turns):
         for name, backend, variables in rows:
             command = [sys.executable, script, backend, options.driven, *shapes]
+            # A group of its own: the peer that the program starts must not poll on beside the turns that follow.
+            run = subprocess.Popen(
+                command,
+                env={**os.environ, **variables},
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                start_new_session=True,
+            )
             try:
-                run = subprocess.run(
-                    command, env={**os.environ, **variables}, capture_output=True, text=True, timeout=LIMIT_S
-                )
+                output, errors = run.communicate(timeout=LIMIT_S)
             except subprocess.TimeoutExpired:
+                os.killpg(run.pid, signal.SIGKILL)
+                run.communicate()
                 print(f"turn {turn}: {name} hangs", file=sys.stderr, flush=True)
                 continue
             if run.returncode != 0:
-                print(f"turn {turn}: {name} failed:", run.stderr.strip().splitlines()[-1:], file=sys.stderr, flush=True)
-            for line in run.stdout.splitlines():
+                print(f"turn {turn}: {name} failed:", errors.strip().splitlines()[-1:], file=sys.stderr, flush=True)
+            for line in output.splitlines():
                 if not line.startswith(("WRITE ", "READ ")):
                     continue  # UCX logs there
                 words = line.replace(":", "").split()

@@ -203,7 +203,10 @@ impl CompletionQueue {
     pub fn resize(&self, size: usize) -> Result<()> {
         let size = c_int::try_from(size).unwrap_or(c_int::MAX);
         // SAFETY: the queue exists; the driver locks it against polls.
-        match unsafe { (self.verbs.ibv_resize_cq)(self.cq.as_ptr(), size) } {
+        let answer = unsafe { (self.verbs.ibv_resize_cq)(self.cq.as_ptr(), size) };
+        match answer {
+            // SAFETY: the queue exists, and nobody else resizes it.
+            0 if unsafe { (*self.cq.as_ptr()).cqe } < size => Err(Error::of("ibv_resize_cq", libc::ENOSYS)),
             0 => Ok(()),
             -1 => Err(Error::last("ibv_resize_cq")),
             errno => Err(Error::of("ibv_resize_cq", errno.abs())),

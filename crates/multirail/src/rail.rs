@@ -252,8 +252,9 @@ impl Rail {
         }
     }
 
-    /// Posts accesses one after the other: `access`, which moves the first of `pieces` or a part of it, and one for
-    /// each further piece. `more` says that another access follows at once. On an error, `access` is the refused one.
+    /// Posts accesses in order: `access`, which moves the first of `pieces` or a part of it, then one for each further
+    /// piece, to which `access` advances. `more`: another access follows at once. On an error `access` is the one that
+    /// was refused, and those before it are posted.
     #[inline(always)] // called in a loop that keeps most of its values in place
     pub(crate) fn access(
         &mut self,
@@ -346,7 +347,7 @@ impl Rail {
     pub(crate) fn poll(&mut self, core: &mut Core<Guard>, now: Time) -> Result<Polled> {
         /// A completion with one of these flags is not one of our accesses.
         const OTHERS: CompletionFlags = PEERS.union(CompletionFlags::SEND);
-        /// What a peer does is mostly followed by more: the next read carries it out.
+        /// A message or a write of a peer is mostly followed by others, so the queue is read once more.
         const PEERS: CompletionFlags = CompletionFlags::REMOTE_WRITE.union(CompletionFlags::RECV);
         let read = self.cq.read(&mut CqBuffer::new(&mut self.entries[..]));
         match read {

@@ -117,8 +117,8 @@ impl Target {
     /// `node` and `service` are its address. A target that must be found again after a restart needs a fixed service
     /// and the `id` of its old [`TargetInfo`].
     ///
-    /// Over [`Provider::Tcp`] and [`Provider::Verbs`] it listens at two ports: `service` for initiators of the C++ SDK, and the next one for
-    /// those of this library. Without a service, both are any ports. With [`Options::messages_only`] or
+    /// Over [`Provider::Tcp`] and [`Provider::Verbs`] it listens at two ports: `service` for initiators of the C++ SDK,
+    /// and the next one for those of this library. Without a service, both are any ports. With [`Options::messages_only`] or
     /// [`Options::key`] it serves this library's alone, at `service`.
     ///
     /// # Errors

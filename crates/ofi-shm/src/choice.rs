@@ -105,9 +105,12 @@ impl<W: Ways, const CLASSES: usize> Choice<W, CLASSES> {
         class.way
     }
 
-    /// The way that messages of `len` bytes go outside trials.
-    pub fn way(&self, len: usize) -> W {
-        self.classes[Self::class_of(len)].way
+    /// The way that [`choose`](Self::choose) will return for a message of `len` bytes, unless it begins a trial or
+    /// decides anew.
+    pub fn next(&self, len: usize) -> W {
+        let class = &self.classes[Self::class_of(len)];
+        let is_trial = class.settled && class.trial > 0;
+        if is_trial { class.way.other() } else { class.way }
     }
 
     /// Whether to measure a message of `len` bytes for which [`choose`](Self::choose) just returned this way: it is

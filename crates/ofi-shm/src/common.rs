@@ -87,7 +87,7 @@ pub fn full(common: &mut Common, error: ReserveError) -> Error {
         }
         ReserveError::TooBig => Error::with(
             Errno::EMSGSIZE,
-            "a command exceeds a quarter of its ring; raise FI_SHM_COMMAND_LINES",
+            "a command exceeds a quarter of its ring and a line; raise FI_SHM_COMMAND_LINES",
         ),
         // The peer claims to have read more than was written. The next poll disconnects it.
         ReserveError::Corrupt => Error::AGAIN,

@@ -7,8 +7,8 @@ use ofi_core::auth::Proof;
 
 use crate::cma::Token;
 
-/// Version of all formats that two processes share: this file, `layout.rs` and `command.rs`.
-pub const VERSION: u64 = 7;
+/// Version of all formats that two processes share: this file, `layout.rs`, `command.rs` and `ofi_ring::record`.
+pub const VERSION: u64 = 8;
 /// First word of every message.
 const MAGIC: u64 = u64::from_le_bytes(*b"ofi-shm\0") ^ VERSION << 56;
 /// The maximum length of a message, and of a datagram of any kind, in bytes.

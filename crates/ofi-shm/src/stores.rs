@@ -32,7 +32,7 @@ const PREFETCHED: usize = 8 << 10;
 impl Ways for Stores {
     const BOTH: [Self; 2] = [Self::Cached, Self::Streaming];
     const FIRST_CLASS: u32 = LONG.ilog2();
-    /// One lap of 4 KiB messages through the ring of commands has seven.
+    /// One lap of 4 KiB messages through the ring of commands has seven, of streamed ones.
     const TRIAL: u32 = 16;
     const SKIPPED: u32 = 12;
 
@@ -103,7 +103,7 @@ impl RingStores {
     }
 
     /// Room for a record with a body of `len` bytes, [`LONG`] or more. Payloads that plain stores write, because both
-    /// cores are near each other, use few lines of the ring where they can, which stay in the nearest caches.
+    /// cores are near each other, stay in the first lines of the ring where they can: those remain in the nearest caches.
     #[inline]
     pub fn reserve<'a>(
         &self,
@@ -115,7 +115,7 @@ impl RingStores {
             StreamingStores::Always => true,
             StreamingStores::Never => false,
             StreamingStores::Auto => {
-                self.choice.as_ref().is_some_and(|choice| choice.way(len) == Stores::Streaming)
+                self.choice.as_ref().is_some_and(|choice| choice.next(len) == Stores::Streaming)
             }
         };
         if streams { ring.reserve(len) } else { ring.reserve_turning(len) }

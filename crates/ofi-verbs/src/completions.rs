@@ -11,12 +11,13 @@
 //! - **Queue pairs that are gone.** Their entries may still be in the queue. An endpoint that leaves empties the queue
 //!   before it gives its room back. A new queue pair may have the number of an old one: the queue is emptied before the
 //!   number is its.
-//! - **Sleeping.** A notification of the device wakes the sleepers of all endpoints. Whoever consumes it arms the queue
-//!   again and empties it ([`may_sleep`]), and an entry for another endpoint wakes the sleepers of that one. So a queue
-//!   that was armed once has no entry that nobody is woken for, and of endpoints that are armed in a row, the first one
-//!   arms the device's queue.
+//! - **Sleeping.** A notification of the device wakes the sleepers of all endpoints. The endpoint that consumes it arms
+//!   the queue again and then moves all entries to their mailboxes ([`may_sleep`]), which wakes the sleepers of their
+//!   endpoints. So every entry wakes somebody once the queue has been armed, and of endpoints that are armed in a row,
+//!   the first one arms the device's queue.
 //!
-//! Locks: the queue's lock is taken inside an endpoint's, and nothing is called under it but the device.
+//! Locks: the queue's lock is taken inside an endpoint's and inside the pool's. Under it only the device is called, and
+//! descriptors are made readable.
 
 use std::collections::VecDeque;
 use std::os::fd::RawFd;
@@ -34,7 +35,7 @@ use crate::rc;
 use crate::rc::WorkCompletion;
 use crate::rc::msg::Completions;
 
-/// Maximum number of entries that one poll of an endpoint reads from the device.
+/// A poll of an endpoint reads no more from the device after this many entries.
 pub const MAX_COMPLETIONS_PER_POLL: usize = 256;
 
 /// The names of the application's queues that report operations and receives.
@@ -49,7 +50,7 @@ pub struct CompletionPool(Mutex<Vec<(Reporting, Weak<SharedCompletions>)>>);
 pub enum Look {
     /// If no other endpoint has polled it since this one looked.
     InTurn,
-    /// At once.
+    /// At once, and everything that is in the queue: afterwards none of this endpoint's entries is left in it.
     Now,
 }
 
@@ -78,6 +79,10 @@ struct Sharing {
     /// How often the device was polled, and how often its queue was armed.
     polls: u64,
     arms: u64,
+    /// Whether those may sleep that rely on the last arm.
+    may_sleep: bool,
+    /// Whether the queue has failed. No endpoint joins it any more.
+    is_lost: bool,
 }
 
 /// A completion queue of the device, and the endpoints that share it.
@@ -95,8 +100,8 @@ impl Sharing {
         into: &mut VecDeque<WorkCompletion>,
     ) -> rc::Result<usize> {
         self.polls += 1;
-        let Self { mailboxes, routes, .. } = self;
-        device.poll(&mut |entry| {
+        let Self { mailboxes, routes, is_lost, .. } = self;
+        let polled = device.poll(&mut |entry| {
             if entry.qp == own {
                 return into.push_back(entry);
             }
@@ -106,7 +111,15 @@ impl Sharing {
                 mailbox.entries.push_back(entry);
                 mailbox.wake.notify();
             }
-        })
+        });
+        *is_lost |= polled.is_err();
+        polled
+    }
+
+    /// Makes all endpoints poll, and the next one that is armed arm the device's queue.
+    fn wake_all(&mut self) {
+        self.may_sleep = false;
+        self.mailboxes.values().for_each(|mailbox| mailbox.wake.notify());
     }
 
     /// Puts all entries of the device's queue into their mailboxes. Entries that are added meanwhile may be left.
@@ -140,6 +153,8 @@ impl Sharing {
                 return false;
             }
             self.room = room;
+            // Nothing says that a queue stays armed while it grows.
+            self.wake_all();
         }
         self.reserved = wanted;
         true
@@ -168,6 +183,9 @@ impl CompletionPool {
         for (_, queue) in known.iter().filter(|(other, _)| shares && *other == reporting) {
             let Some(queue) = queue.upgrade() else { continue };
             let mut sharing = queue.sharing.lock();
+            if sharing.is_lost {
+                continue;
+            }
             if sharing.reserve(&*queue.device, need, limit) {
                 drop(sharing);
                 found = Some(queue);
@@ -193,6 +211,8 @@ impl CompletionPool {
                     is_fixed: false,
                     polls: 0,
                     arms: 0,
+                    may_sleep: false,
+                    is_lost: false,
                 };
                 let queue = Arc::new(SharedCompletions { device: queue, sharing: Lock::new(sharing) });
                 known.push((reporting, Arc::downgrade(&queue)));
@@ -202,7 +222,7 @@ impl CompletionPool {
         let mailbox = Mailbox { entries: VecDeque::new(), wake: wake.clone(), qp: NO_PAIR };
         let mut sharing = queue.sharing.lock();
         let id = sharing.mailboxes.insert(mailbox);
-        // Its first look is its own.
+        // Its first look polls the device, and its first arm arms it.
         let (seen, armed) = (sharing.polls, sharing.arms);
         drop(sharing);
         Ok(Member { queue, id, need, wake, seen, armed })
@@ -231,7 +251,12 @@ impl Member {
         [self.queue.device.fd(), self.wake.fd()]
     }
 
-    /// Takes the entries of a new queue pair, which has posted nothing yet.
+    /// The queue has failed. No further endpoint joins it.
+    pub fn lose(&mut self) {
+        self.queue.sharing.lock().is_lost = true;
+    }
+
+    /// From now on, entries of this new queue pair, to which nothing was posted yet, are this endpoint's.
     pub fn serve(&mut self, qp: u32) {
         let mut sharing = self.queue.sharing.lock();
         if let Some(&before) = sharing.routes.get(&qp) {
@@ -264,13 +289,14 @@ impl Member {
             self.seen = sharing.polls;
             return Ok(());
         }
+        let most = if look == Look::Now { sharing.room } else { MAX_COMPLETIONS_PER_POLL };
         let mut taken = 0;
         loop {
             let polled = sharing.poll(&*self.queue.device, own, into);
             self.seen = sharing.polls;
             let count = polled?;
             taken += count;
-            if count == 0 || !into.is_empty() || taken >= MAX_COMPLETIONS_PER_POLL {
+            if count == 0 || !into.is_empty() || taken >= most {
                 return Ok(());
             }
         }
@@ -280,13 +306,12 @@ impl Member {
     pub fn arm(&mut self) -> bool {
         self.wake.arm();
         let mut sharing = self.queue.sharing.lock();
-        let mut may = true;
         if self.armed == sharing.arms {
             sharing.arms += 1;
-            may = may_sleep(&mut Arming { sharing: &mut sharing, device: &*self.queue.device });
+            sharing.may_sleep = may_sleep(&mut Arming { sharing: &mut sharing, device: &*self.queue.device });
         }
         (self.armed, self.seen) = (sharing.arms, sharing.polls);
-        may && sharing.mailboxes.get(self.id).is_none_or(|mailbox| mailbox.entries.is_empty())
+        sharing.may_sleep && sharing.mailboxes.get(self.id).is_none_or(|mailbox| mailbox.entries.is_empty())
     }
 }
 
@@ -320,7 +345,7 @@ impl CqArm for Arming<'_> {
         let is_empty = self.sharing.empty(self.device).unwrap_or(false);
         if !is_empty {
             // Nobody is notified of the entries that are left, so everybody polls.
-            self.sharing.mailboxes.values().for_each(|mailbox| mailbox.wake.notify());
+            self.sharing.wake_all();
         }
         !is_empty
     }
@@ -342,6 +367,7 @@ mod tests {
         polls: AtomicUsize,
         arms: AtomicUsize,
         has_news: AtomicBool,
+        is_lost: AtomicBool,
     }
 
     impl Queue {
@@ -387,6 +413,9 @@ mod tests {
 
         fn arm(&self) -> rc::Result<()> {
             self.arms.fetch_add(1, Ordering::Relaxed);
+            if self.is_lost.load(Ordering::Relaxed) {
+                return Err(rc::Error { call: "ibv_req_notify_cq", errno: libc::EIO, advice: "".into() });
+            }
             Ok(())
         }
 
@@ -461,6 +490,51 @@ mod tests {
         let before = queue.polls();
         members.iter_mut().for_each(|member| assert!(found(member, Look::Now).is_empty()));
         assert_eq!(queue.polls() - before, 3);
+    }
+
+    /// A connection that ends takes what it has left, and then its queue pair is gone.
+    #[test]
+    fn a_member_that_looks_now_finds_its_entry_behind_all_others() {
+        let (_pool, queue, mut members) = members(2);
+        queue.room.store(1000, Ordering::Relaxed);
+        members[0].queue.sharing.lock().room = 1000;
+        (0..600).for_each(|id| queue.add(1, id));
+        queue.add(0, 7);
+        assert_eq!(found(&mut members[0], Look::InTurn), [], "it stops after a while");
+        assert_eq!(found(&mut members[0], Look::Now), [7]);
+        assert_eq!(found(&mut members[1], Look::InTurn).len(), 600);
+    }
+
+    #[test]
+    fn nobody_joins_a_queue_that_has_failed() {
+        let (pool, mut created) = (CompletionPool::default(), Created::default());
+        let mut first = created.join(&pool, ONE, false);
+        let _second = created.join(&pool, ONE, false);
+        assert_eq!(created.0.len(), 1);
+        first.lose();
+        let _third = created.join(&pool, ONE, false);
+        assert_eq!(created.rooms(), [20, 10]);
+    }
+
+    #[test]
+    fn nobody_sleeps_after_an_arm_that_failed() {
+        let (_pool, queue, mut members) = members(2);
+        queue.is_lost.store(true, Ordering::Relaxed);
+        assert!(!members[0].arm() && !members[1].arm(), "the second one relies on the first");
+        queue.is_lost.store(false, Ordering::Relaxed);
+        assert!(members[1].arm() && members[0].arm());
+    }
+
+    #[test]
+    fn members_arm_again_after_the_queue_has_grown() {
+        let (pool, mut created) = (CompletionPool::default(), Created::default());
+        let mut members: Vec<Member> = (0..2).map(|_| created.join(&pool, ONE, false)).collect();
+        assert!(members.iter_mut().all(Member::arm));
+        members.push(created.join(&pool, ONE, false));
+        assert_eq!(created.rooms(), [40]);
+        assert!(ofi_core::sys::is_readable(members[0].wake.fd()));
+        assert!(members[0].arm());
+        assert_eq!(created.0[0].arms.load(Ordering::Relaxed), 2);
     }
 
     #[test]

@@ -114,7 +114,7 @@ impl<G> Core<G> {
     }
 
     /// Records that `count` accesses of a row have landed, from `nth` on. Returns `false`, and records nothing, if one
-    /// of them is not in flight, or they are of several length classes.
+    /// of them is not in flight, or their lengths cannot be counted in one class.
     #[inline]
     fn accesses_landed(&mut self, id: SlotId, nth: u32, count: u32, now: Time) -> bool {
         let Some(row) = self.rows.get_mut(id) else { return false };

@@ -39,8 +39,9 @@ pub trait Sink<G> {
     /// [`Refused`]: [`Core::ended`] must not follow.
     fn access(&mut self, access: &Access, plan: &Plan<G>, more: bool) -> Result<(), Refused>;
 
-    /// Posts accesses one after the other: `access`, which moves the first of `pieces` or a part of it, and one for
-    /// each further piece. On an error, `access` is the refused one.
+    /// Posts accesses in order: `access`, which moves the first of `pieces` or a part of it, then one for each further
+    /// piece, to which `access` advances. On an error `access` is the one that was refused, and those before it are
+    /// posted.
     ///
     /// # Errors
     /// The errors of [`Sink::access`].

@@ -45,8 +45,8 @@ pub(crate) struct Plant {
     receives: usize,
     /// Whether the provider's device reads the memory of this end itself.
     reads_memory: bool,
-    /// Registrations of the source's memory, by address.
-    sources: HashMap<usize, Arc<dyn MemoryRegion>>,
+    /// Registrations of the source's memory by address; `None` where the system has refused one.
+    sources: HashMap<usize, Option<Arc<dyn MemoryRegion>>>,
     next: OpId,
 }
 
@@ -115,8 +115,8 @@ impl Plant {
         Ok(Window(region))
     }
 
-    /// Registers memory of the source once, if the provider's device reads it: the provider would else register parts
-    /// of it for each write. Without a registration, which the system may refuse, it does so.
+    /// Registers memory of the source once, if the provider's device reads it. The system may refuse; then the provider
+    /// registers, or copies, parts of it for each write.
     fn register(&mut self, source: Memory) {
         let key = source.addr as usize;
         if !self.reads_memory || source.len == 0 || self.sources.contains_key(&key) {
@@ -125,12 +125,11 @@ impl Plant {
         let pieces = [Piece::new(source.addr, source.len)];
         // SAFETY: the memory is mapped as long as the flow is open, which is longer than this; no peer may touch it.
         let attr = unsafe { MrAttr::new(&pieces, MrAccess::WRITE) };
-        match self.domain.register(&attr) {
-            Ok(region) => drop(self.sources.insert(key, region)),
-            Err(error) => {
-                tracing::debug!(target: "mxl::fabrics", %error, "memory of the source is not registered");
-            }
+        let region = self.domain.register(&attr);
+        if let Err(error) = &region {
+            tracing::debug!(target: "mxl::fabrics", %error, "memory of the source is not registered");
         }
+        self.sources.insert(key, region.ok());
     }
 
     /// An endpoint for a connection: of a request, or one that will connect.

@@ -18,8 +18,8 @@ use crate::message::{Commit, Message, WINDOW, widen};
 const TOLD_EVERY: u64 = WINDOW / 4;
 /// Interval of its reports otherwise: a report for each picture, and 200 in a second for the shortest batches of audio.
 const TOLD_WITHIN: Duration = Duration::from_millis(5);
-/// Interval at which the target repeats its last report to an initiator that commits nothing. The transport reports a
-/// dead process to those alone that have an operation under way to it.
+/// Interval at which the target repeats its last report to an initiator that commits nothing. The transport reports the
+/// death of a process only to peers that have an operation under way to it.
 const KEEPALIVE: Duration = Duration::from_secs(5);
 
 /// A commit of which a part has arrived.
@@ -54,7 +54,7 @@ impl InitiatorPeer {
     /// The time of the next report. There is none while a message to the initiator is under way and nothing is new.
     pub(super) fn report_due(&self, link: &Link) -> Option<Instant> {
         let wait = match self.next - self.told {
-            0 if !self.pending.is_empty() || !self.outbox.is_empty() || link.operations(self.addr) > 0 => {
+            0 if !self.outbox.is_empty() || link.operations(self.addr) > 0 => {
                 return None;
             }
             0 => KEEPALIVE,

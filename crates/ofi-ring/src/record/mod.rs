@@ -5,14 +5,14 @@
 //! The consumer's position is in a word of its own memory, which the producer maps read-only. A record is a header word
 //! of eight bytes and a body, in consecutive lines; it starts on a line. The low 32 bits of the header word are the
 //! number of bytes of header word and body; the high 32 bits are the caller's. Zero means: nothing here yet. `SKIP`
-//! means: nothing up to the end of the lines; the next record is in line 0. A length with `TURN` says the same of the
-//! lines behind its record. The meaning of a body, the validation of its bytes, and sleeping ([`crate::doorbell`]) are
+//! means: nothing up to the end of the lines; the next record is in line 0. So it is behind a record whose length has
+//! the bit `TURN`. The meaning of a body, the validation of its bytes, and sleeping ([`crate::doorbell`]) are
 //! left to the caller.
 //!
 //! A record costs two plain stores besides the body; a poll that finds nothing costs one load. There is no locked
 //! instruction and no fence instruction on x86-64; on aarch64 there is a load barrier for each record.
 //!
-//! Invariants (positions count lines since the start and never wrap, as 2^64 lines take centuries;
+//! Invariants (positions count lines since the start and do not wrap, as 2^64 lines take centuries;
 //! `count` lines, a power of two; the line of a position is its remainder):
 //! I1. `head <= position <= tail < head + count`, where `head` is the word and `position` the consumer's own.
 //! I2. Lines `head..tail` hold records and are the consumer's; the others are the producer's.
@@ -21,9 +21,9 @@
 //!     and the consumer never takes stale bytes for a header word.
 //! I4. Only `Consumer` stores `head`. Only `Producer` stores lines, and it loads none: if the consumer's process can
 //!     write them too (`ofi-shm/pair.rs`), it can spoil only what it reads itself. A record takes at most a quarter of
-//!     the lines and one more, and `SKIP` skips fewer, so that a record with a skip before it always fits into an empty
-//!     ring. A record takes all lines to the end (`TURN`) only if nothing is before it and it does not start in line 0,
-//!     which is then free.
+//!     the lines and one more, and `SKIP` skips fewer than that, so that a record with a skip before it always fits into
+//!     an empty ring. A record takes all lines to the end (`TURN`) only if the consumer has read everything before it and
+//!     it does not start in line 0; line 0 is then free for the 0 of I3.
 //! I5. No value found in memory that the other side writes leads outside the lines: `current` comes from this side's
 //!     own position, and a length is compared with what is left before the end.
 //! Pairs: PUBLISH on the header word, `publish` (Release) to `peek` (Acquire): the body is visible, and so
@@ -84,7 +84,7 @@ pub struct Producer {
     lines: Lines,
     head: *const AtomicU64,
     seen_head: u64,
-    /// A record that ends behind this position asks whether it may [turn](Self::reserve_turning).
+    /// Only a record that ends behind this position may [turn](Self::reserve_turning).
     turn_at: u64,
 }
 
@@ -142,8 +142,8 @@ impl Producer {
         Ok(Slot { line: self.current, end, total, producer: self })
     }
 
-    /// As [`reserve`](Self::reserve), for a record that turns if it may: the one after it will be in line 0. It may at
-    /// the end of a short lap, if the consumer has read everything before it. So two endpoints that answer each other
+    /// As [`reserve`](Self::reserve). If a short lap is over and the consumer has read everything before, the record
+    /// *turns*: the one after it is in line 0. So two endpoints that answer each other
     /// use a part of the ring that stays in their first-level caches. For long records between near cores: it reads the
     /// consumer's cache line, though rarely while the consumer lags behind.
     ///
@@ -246,7 +246,8 @@ impl Producer {
     }
 }
 
-/// Room for one record. Write the body, then publish it; dropping it instead leaves no trace.
+/// Room for one record. Write the body, then publish it; a dropped one leaves no trace, but that a lap which was
+/// to end there does not.
 #[derive(Debug)]
 #[must_use = "nothing is sent until the slot is published"]
 pub struct Slot<'a> {
@@ -383,8 +384,7 @@ impl Consumer {
         unsafe { self.current.as_ref() }.header().load(Ordering::Relaxed)
     }
 
-    /// Makes a record of a header word. Only this function and the three below interpret header words, and they work on
-    /// a copy.
+    /// Makes a record of a header word. Only this function and the three below interpret header words, each from a copy.
     #[inline(always)]
     fn accept(&mut self, word: u64) -> Result<Option<Record>, Corrupt> {
         fence(Ordering::Acquire); // PUBLISH
@@ -421,7 +421,9 @@ impl Consumer {
         if word == 0 {
             return Ok(None);
         }
-        if body_len(length) > self.max_body {
+        // No record in line 0 turns (I4): it would be an endless chain of itself.
+        let is_endless = word != length && self.position.is_multiple_of(self.lines.count() as u64);
+        if body_len(length) > self.max_body || is_endless {
             return Err(Corrupt);
         }
         let record = self.record(length)?;

@@ -209,8 +209,15 @@ fn impossible_header_words_are_corrupt() {
 
 #[test]
 fn a_skip_leads_to_a_record_and_never_to_another_skip() {
-    let words =
-        [(0, true), (8, true), (TURN | 8, true), (1, false), (7, false), (TURN | 7, false), (1 << 20, false)];
+    let words = [
+        (0, true),
+        (8, true),
+        (TURN | 8, false),
+        (1, false),
+        (7, false),
+        (TURN | 7, false),
+        (1 << 20, false),
+    ];
     for (at_line_0, ok) in words {
         let (lines, head) = (page(), page());
         // SAFETY: the pages live to the end, and there is one consumer.

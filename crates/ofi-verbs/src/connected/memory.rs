@@ -64,7 +64,11 @@ struct Copied {
 impl Copied {
     /// `None` for memory that this process cannot read either.
     fn of(domain: &DomainPart<Verbs>, pieces: &[Piece], len: usize) -> ibv::Result<Option<Self>> {
-        let Ok(memory) = Pages::new(len, false) else { return Ok(None) };
+        let memory = Pages::new(len, false).map_err(|_| ibv::Error {
+            call: "mmap",
+            errno: libc::ENOMEM,
+            advice: "no memory for a copy of a payload that cannot be registered".into(),
+        })?;
         let mut at = memory.base();
         for (from, len) in copy::runs(pieces, 0, len) {
             let (to, from) = (

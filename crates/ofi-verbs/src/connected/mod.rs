@@ -479,6 +479,7 @@ impl Connected {
             let is_own = match failed {
                 Failed::Device => {
                     (self.gone, self.is_deaf) = (Some(Errno::ENODEV), true);
+                    self.completions.lose();
                     self.watch.mute(&self.waiter, self.attr.completions.fd());
                     true
                 }
@@ -486,7 +487,10 @@ impl Connected {
                 Failed::Queue(queue) => {
                     let shared = self.shared.as_ref().map(|shared| shared.queue().number());
                     let is_own = self.attr.completions.number() == queue;
-                    self.is_deaf |= is_own;
+                    if is_own {
+                        self.is_deaf = true;
+                        self.completions.lose();
+                    }
                     is_own || shared == Some(queue)
                 }
             };
