@@ -23,7 +23,8 @@ pub const MIN_STRIPED: usize = 256 << 10;
 const MIN_STRIPE: usize = 32 << 10;
 /// Stripes begin at multiples of this.
 const ALIGNMENT: usize = 4 << 10;
-/// Reads of a peer whose striped answers wait. Beyond that the answers are not striped: their number is bounded then.
+/// Striped answers to one peer that may wait at once. Further ones go on the main connection alone, where their number
+/// is bounded.
 const MAX_ANSWERS: usize = 1024;
 /// The time after which bulk connections that are not used are closed.
 pub const IDLE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -80,6 +81,11 @@ impl Stripes {
         let all = u8::MAX >> (u8::BITS - u32::from(count.clamp(1, 8)));
         let fits = may_have.contains(&count) && is_long;
         fits.then_some(Self { number, count, begun: 1, missing: all & !1, in_turn })
+    }
+
+    /// How many of them are not here, the first aside. Each needs a connection of its own.
+    pub fn missing(&self) -> usize {
+        self.missing.count_ones() as usize
     }
 
     /// Whether all but the first are here.
@@ -168,7 +174,7 @@ pub struct Bulk {
     pub used: Instant,
     /// No attempt before then.
     pub not_before: Instant,
-    /// As many holders beside this as reads have striped answers.
+    /// Each striped answer under way holds a clone: they are the strong count less one.
     answers: Arc<()>,
 }
 

@@ -443,7 +443,8 @@ impl Conn {
     /// Says that the payload of the next packet is striped, if it is long and there are connections for it. Returns the
     /// number of its stripes: 1 if it is not.
     pub fn begin_stripes(&mut self, bulk: Option<&mut Bulk>, len: usize) -> u8 {
-        let count = bulk.map_or(1, |bulk| bulk.begin(len));
+        // Not beside a second connection to the same peer.
+        let count = bulk.filter(|_| self.role == Role::Main).map_or(1, |bulk| bulk.begin(len));
         if count > 1 {
             self.out.header(&Packet::Striped { count }, self.order);
         }

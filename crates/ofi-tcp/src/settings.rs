@@ -152,7 +152,7 @@ pub static BULK_CONNECTIONS: Setting<usize> = Setting::new(
     "tcp",
     "bulk_connections",
     1,
-    "Connections over which payloads of 256 KiB and more to one peer of this library are striped",
+    "Connections over which payloads of 256 KiB and more to one peer of this library are striped, where both ends have more than one",
 )
 .range(1, crate::bulk::MAX_INCOMING + 1);
 

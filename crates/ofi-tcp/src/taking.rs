@@ -13,7 +13,7 @@ use ofi_core::slots::SlotId;
 use ofi_core::transport::{Announced, Arrived, Delivery, PeerId, RemoteData, RxName, Upcalls};
 
 use crate::Tcp;
-use crate::bulk::{Stripes, stripe};
+use crate::bulk::{Role, Stripes, stripe};
 use crate::common::Common;
 use crate::conn::{AHEAD, AnnouncedMessage, Body, Conn, EAGER, Peer, Spool, Stall, To};
 use crate::op::{TcpOp, Token};
@@ -146,7 +146,8 @@ impl Conn {
                 PacketStep::Took(payload) => {
                     used += header + payload;
                     if self.stripes > 0 && !matches!(packet, Packet::Striped { .. }) {
-                        self.expect_stripes()?;
+                        let bulk = at.lane.bulk.as_deref();
+                        self.expect_stripes(bulk.map_or(0, |bulk| bulk.incoming.len()))?;
                     }
                     if self.body.as_ref().is_some_and(Body::is_long) {
                         self.ahead = AHEAD.0;
@@ -277,10 +278,14 @@ impl Conn {
         }
     }
 
-    /// The payload that begins now is striped.
+    /// The payload that begins now is striped, over the peer's `incoming` bulk connections: it uses none before this
+    /// end has listed it.
     #[cold]
-    fn expect_stripes(&mut self) -> Result<(), Broken> {
+    fn expect_stripes(&mut self, incoming: usize) -> Result<(), Broken> {
         let count = std::mem::take(&mut self.stripes);
+        if self.role != Role::Main || usize::from(count) > incoming + 1 {
+            return Err(Broken::Unexpected("more stripes than there are bulk connections"));
+        }
         let body = self.body.as_mut().ok_or(Broken::Unexpected("stripes of no payload"))?;
         let in_turn = matches!(body.to, To::Spool(_));
         let stripes = Stripes::new(self.striped, count, body.len, in_turn);

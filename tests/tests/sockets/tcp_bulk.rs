@@ -398,3 +398,26 @@ fn a_peer_that_dies_between_stripes_ends_their_message() {
     assert_eq!(error.err, Errno::ECONNRESET);
     meet(&side);
 }
+
+/// No connection can bring the stripes: the peer has opened none, or the one that had to has ended.
+#[test]
+fn a_message_whose_stripes_cannot_come_ends_its_connection() {
+    let side = side();
+    let (mut main, _) = meet(&side);
+    main.send(&Packet::Striped { count: 2 }, &[]);
+    main.send(&message(64 << 10), &[7; 32 << 10]);
+    main.is_closed(&[&side]);
+
+    // Without a receive the stripes are taken in turn: the last one waits for that which does not come.
+    let (mut main, number) = meet(&side);
+    let (first, _) = ask(&side, main.port(), number);
+    let (mut second, _) = ask(&side, main.port(), number);
+    main.send(&Packet::Striped { count: 3 }, &[]);
+    main.send(&message(128 << 10), &[7; 44 << 10]);
+    wait::drive_through(Duration::from_millis(2), &[&side]);
+    second.send(&Packet::Stripe { number: 0, index: 2, len: 40 << 10 }, &[7; 40 << 10]);
+    wait::drive_through(Duration::from_millis(2), &[&side]);
+    drop(first);
+    main.is_closed(&[&side]);
+    second.is_closed(&[&side]);
+}

@@ -33,7 +33,8 @@ impl TcpEndpoint {
 
     /// The number that requests for bulk connections beside this connection have to name.
     pub(super) fn bulk_number(&mut self, id: SlotId) -> u32 {
-        let number = getrandom::u32().unwrap_or(0); // 0 takes none
+        // 0 takes none. An endpoint that opens none takes none either.
+        let number = if settings::BULK_CONNECTIONS.get() > 1 { getrandom::u32().unwrap_or(0) } else { 0 };
         if let Some(conn) = self.conn(id) {
             conn.bulk = number;
         }
@@ -45,7 +46,7 @@ impl TcpEndpoint {
         let limit = settings::BULK_CONNECTIONS.get() - 1;
         let Some(conn) = self.conns.get_mut(id).and_then(Option::as_deref_mut) else { return };
         let Some(lane) = conn.peer.and_then(|peer| self.lanes.get_mut(peer as usize)) else { return };
-        // An endpoint that is its own peer has the other end of its connection.
+        // Not beside a second connection to the same peer, as when an endpoint is its own.
         if limit > 0 && conn.extras.bulk != 0 && lane.conn == Some(id) && lane.beside.is_none() {
             lane.bulk = Some(Box::new(Bulk::new(limit)));
             conn.role = Role::Main;
@@ -60,6 +61,16 @@ impl TcpEndpoint {
         let conn = self.conns.get_mut(id).and_then(Option::as_deref_mut);
         let conn = conn.filter(|conn| conn.role == Role::Main && !flags.contains(OpFlags::INJECT));
         conn.map_or(1, |conn| conn.begin_stripes(Some(bulk), len))
+    }
+
+    /// Whether stripes of this end have not left yet: what follows them is not sent before.
+    #[inline]
+    pub(super) fn has_stripes_left(&self, peer: PeerId) -> bool {
+        let bulk = self.lanes.get(peer as usize).and_then(|lane| lane.bulk.as_deref());
+        bulk.is_some_and(|bulk| {
+            let conns = bulk.ready.iter().filter_map(|&id| self.conns.get(id).and_then(Option::as_deref));
+            !bulk.waiting.is_empty() || conns.into_iter().any(|conn| conn.out.has_lent())
+        })
     }
 
     /// Sends stripes, after the packet to which they belong.
@@ -315,15 +326,17 @@ impl TcpEndpoint {
             bulk.not_before = Instant::now() + RETRY_PAUSE;
             return;
         }
-        let is_last = bulk.incoming.is_empty();
+        let left = bulk.incoming.len();
         let Some((main, state)) = self.main(peer) else { return };
-        let awaits = state.body.as_ref().is_some_and(Body::awaits_stripes);
+        // Each stripe that is missing comes on a connection of its own.
+        let stripes = state.body.as_ref().and_then(|body| body.stripes);
+        let is_short = stripes.is_some_and(|stripes| stripes.missing() > left);
         // After anything other than the end of the stream nobody knows what has arrived.
         let is_end = |socket: BorrowedFd<'_>| sys::is_connected(socket) && sys::has_ended(socket);
         let has_ended = conn.socket.as_ref().is_some_and(|socket| is_end(socket.as_fd()));
         let is_inside = match conn.role {
             Role::BulkOut => !is_drained(conn),
-            _ => conn.body.is_some() || !conn.stash.is_empty() || (is_last && awaits),
+            _ => conn.body.is_some() || !conn.stash.is_empty() || is_short,
         };
         if is_used && (is_inside || !has_ended) {
             self.read(host, main, false); // what the peer has sent before its end must not be lost
@@ -331,6 +344,23 @@ impl TcpEndpoint {
                 self.lose(host, main, errno);
             }
         }
+    }
+
+    /// The main connections that wait for stripes, of which no bulk connection can bring one: each waits itself. A peer
+    /// that does as it should never comes here.
+    pub(super) fn stuck_mains(&mut self) -> Vec<SlotId> {
+        let waits = |conn: &Conn| conn.stalled == Some(Stall::Stripes);
+        let mains =
+            self.conns.ids(|conn| conn.as_deref().is_some_and(|conn| conn.role == Role::Main && waits(conn)));
+        let mut stuck = Vec::new();
+        for main in mains {
+            let Some(peer) = self.conn(main).and_then(|conn| conn.peer) else { continue };
+            let incoming = self.bulk(peer).map_or_else(Vec::new, |bulk| bulk.incoming.clone());
+            if incoming.into_iter().all(|id| self.conn(id).is_none_or(|conn| waits(conn))) {
+                stuck.push(main);
+            }
+        }
+        stuck
     }
 
     /// The bulk connections of a peer end with its main one.

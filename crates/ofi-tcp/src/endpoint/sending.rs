@@ -112,10 +112,11 @@ impl TcpEndpoint {
     ) -> Posted {
         let (polls, gathers) = (self.polls, self.gathers());
         let (injected, more) = (flags.contains(OpFlags::INJECT), flags.contains(OpFlags::MORE));
+        let stripes_left = self.has_stripes_left(peer);
         let Some(conn) = self.conns.get_mut(id).and_then(Option::as_deref_mut) else { return Posted::Done };
         conn.out.header(packet, conn.order);
         let copied = injected || len <= COPIED;
-        let behind = conn.out.has_lent();
+        let behind = conn.out.has_lent() || stripes_left;
         if copied {
             // SAFETY: the caller's promise.
             unsafe { conn.out.copy(pieces, len) };

@@ -33,6 +33,9 @@ impl TcpEndpoint {
         self.look = now + self.peer_timeout / 4;
         let timeout = self.peer_timeout;
         self.close_idle_bulk(now);
+        for main in self.stuck_mains() {
+            self.lose(host, main, Errno::ECONNRESET);
+        }
         let ids = self
             .conns
             .ids(|conn| conn.as_deref().is_some_and(|conn| conn.phase == Phase::Ready && conn.expects()));

@@ -10,7 +10,7 @@ pub const HEADER: usize = 5;
 const TAG: usize = 16;
 /// How much longer a sealed record is than its plaintext: its header, the type inside, and the tag.
 pub const OVERHEAD: usize = HEADER + 1 + TAG;
-/// The longest ciphertext: padding may add to the plaintext.
+/// The longest ciphertext (RFC 8446, section 5.2).
 const MAX_SEALED: usize = MAX_PLAIN + 256;
 /// Records that one key seals. AES-GCM is safe for 2^24.5 of them (RFC 8446, section 5.5).
 const RECORDS_OF_A_KEY: u64 = 1 << 24;
@@ -79,11 +79,11 @@ impl Direction {
         let (text, tag) = sealed.split_at_mut(sealed.len() - TAG);
         let opened = self.cipher.decrypt(&nonce, header, text, tag);
         opened.map_err(|_| AlertDescription::BadRecordMac)?;
-        // Zeros may follow the type.
-        let at = text.iter().rposition(|&byte| byte != 0).ok_or(AlertDescription::UnexpectedMessage)?;
-        if at > MAX_PLAIN {
+        if text.len() > MAX_PLAIN + 1 {
             return Err(AlertDescription::RecordOverflow);
         }
+        // Zeros may follow the type.
+        let at = text.iter().rposition(|&byte| byte != 0).ok_or(AlertDescription::UnexpectedMessage)?;
         Ok((text[at], &text[..at]))
     }
 }
