@@ -110,8 +110,8 @@ pub type Kept<R> = (Span<usize>, Arc<R>);
 pub type Watched = (&'static dyn Watch, CacheLimits);
 
 /// The monitor that `FI_MR_CACHE_MONITOR` names, with the limits of what is kept for it; `None` if that says to use
-/// none, or if nothing may be kept: then it is not started. If there is no such monitor, `missing` gets the reason, once
-/// in each process.
+/// none, or if nothing may be kept: then it is not started. If there is no such monitor, `missing` gets the reason,
+/// once in each process.
 pub fn watched(name: &str, limits: CacheLimits, missing: impl FnOnce(String)) -> Option<Watched> {
     static TOLD: Once = Once::new();
     if limits.count == 0 {

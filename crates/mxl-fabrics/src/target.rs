@@ -118,8 +118,8 @@ impl Target {
     /// and the `id` of its old [`TargetInfo`].
     ///
     /// Over [`Provider::Tcp`] and [`Provider::Verbs`] it listens at two ports: `service` for initiators of the C++ SDK,
-    /// and the next one for those of this library. Without a service, both are any ports. With [`Options::messages_only`] or
-    /// [`Options::key`] it serves this library's alone, at `service`.
+    /// and the next one for those of this library. Without a service, both are any ports. With
+    /// [`Options::messages_only`] or [`Options::key`] it serves this library's alone, at `service`.
     ///
     /// # Errors
     /// [`Error::Flow`] if the flow cannot be created; [`Error::Stack`] and [`Error::Argument`] if the provider is not

@@ -103,7 +103,8 @@ impl RingStores {
     }
 
     /// Room for a record with a body of `len` bytes, [`LONG`] or more. Payloads that plain stores write, because both
-    /// cores are near each other, stay in the first lines of the ring where they can: those remain in the nearest caches.
+    /// cores are near each other, stay in the first lines of the ring where they can: those remain in the nearest
+    /// caches.
     #[inline]
     pub fn reserve<'a>(
         &self,

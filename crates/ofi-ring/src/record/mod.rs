@@ -21,9 +21,9 @@
 //!     and the consumer never takes stale bytes for a header word.
 //! I4. Only `Consumer` stores `head`. Only `Producer` stores lines, and it loads none: if the consumer's process can
 //!     write them too (`ofi-shm/pair.rs`), it can spoil only what it reads itself. A record takes at most a quarter of
-//!     the lines and one more, and `SKIP` skips fewer than that, so that a record with a skip before it always fits into
-//!     an empty ring. A record takes all lines to the end (`TURN`) only if the consumer has read everything before it and
-//!     it does not start in line 0; line 0 is then free for the 0 of I3.
+//!     the lines and one more, and `SKIP` skips fewer than that, so that a record with a skip before it always fits
+//!     into an empty ring. A record takes all lines to the end (`TURN`) only if the consumer has read everything before
+//!     it and it does not start in line 0; line 0 is then free for the 0 of I3.
 //! I5. No value found in memory that the other side writes leads outside the lines: `current` comes from this side's
 //!     own position, and a length is compared with what is left before the end.
 //! Pairs: PUBLISH on the header word, `publish` (Release) to `peek` (Acquire): the body is visible, and so
@@ -384,7 +384,8 @@ impl Consumer {
         unsafe { self.current.as_ref() }.header().load(Ordering::Relaxed)
     }
 
-    /// Makes a record of a header word. Only this function and the three below interpret header words, each from a copy.
+    /// Makes a record of a header word. Only this function and the three below interpret header words, each from a
+    /// copy.
     #[inline(always)]
     fn accept(&mut self, word: u64) -> Result<Option<Record>, Corrupt> {
         fence(Ordering::Acquire); // PUBLISH
