@@ -471,7 +471,7 @@ mod tests {
             (&grains, GRAINS, "AgCZeX8AAAEAAAAAAAAAAA==", "AgCZ", "cannot be reached"),
             (&grains, GRAINS, "AgCZeX8AAAEAAAAAAAAAAA==", "AgAAAH8AAAEAAAAAAAAAAA==", "cannot be reached"),
             (&grains, GRAINS, r#""addressFormat":2"#, r#""addressFormat":4294967295"#, "cannot be reached"),
-            (&grains, GRAINS, r#""provider":"tcp""#, r#""provider":"verbs""#, "not over verbs"),
+            (&grains, GRAINS, r#""provider":"tcp""#, r#""provider":"efa""#, "not over efa"),
             (
                 &sound,
                 SOUND,
