@@ -31,7 +31,8 @@ PYTHON
 # One run: UCX's choice of a way for remote memory access, by transport, and what became of the backend.
 run() {
     env UCX_LOG_LEVEL=info "$1" environment/bin/python backend.py "${@:2}" 2>&1 |
-        sed -n 's/.* cfg#0 *rma\(_am\)\{0,1\}(\([a-z]*\)\/.*/accesses over \2/p; /^created$/p; /^refused: /p' | paste -sd,
+        sed -n 's/.* cfg#0 *rma\(_am\)\{0,1\}(\([a-z]*\)\/.*/accesses over \2/p; /^created$/p; /^refused: /p' |
+        paste -sd,
 }
 
 {
