@@ -4,8 +4,8 @@
 # Seen with Linux 6.18, x86-64: IORING_REGISTER_BUFFERS answers EFAULT for every mapping without PROT_WRITE, anonymous,
 # shared or private, while write(2) sends from the same memory. The kernel pins all fixed buffers for writing, because
 # the call does not say what they are for. A good guess is that a buffer for IORING_OP_SEND_ZC or WRITE_FIXED need only
-# be readable. So a reader's mapping of a shared ring, or of a model's weights, cannot be a fixed buffer; a shared mapping
-# of the same memfd that is writable can.
+# be readable. So a reader's mapping of a shared ring, or of a model's weights, cannot be a fixed buffer; a writable
+# mapping of the same memfd can.
 #
 # This script needs python3 and leave to use io_uring. It fails if the outcome changes.
 set -euo pipefail
