@@ -69,7 +69,7 @@ impl Copied {
             errno: libc::ENOMEM,
             advice: "no memory for a copy of a payload that cannot be registered".into(),
         })?;
-        let mut at = memory.base();
+        let (mut at, this) = (memory.base(), std::process::id().cast_signed());
         for (from, len) in copy::runs(pieces, 0, len) {
             let (to, from) = (
                 libc::iovec { iov_base: at.cast(), iov_len: len },
@@ -77,7 +77,7 @@ impl Copied {
             );
             // SAFETY: the runs are as long as the pages together, and nobody has a reference to those. The kernel
             // checks what it reads.
-            let copied = unsafe { libc::process_vm_readv(libc::getpid(), &to, 1, &from, 1, 0) };
+            let copied = unsafe { libc::process_vm_readv(this, &to, 1, &from, 1, 0) };
             if usize::try_from(copied) != Ok(len) {
                 return Ok(None);
             }
