@@ -112,8 +112,10 @@ impl Crowd {
         let (from, into) = ([from], [into]);
         let (stream, address) = &mut self.peers[peer];
         let begin = Instant::now();
-        // SAFETY: the buffers live as long as the endpoint, and nothing looks at them meanwhile.
-        let (sent, received) = unsafe { (Lent::new(&from, &[]), Lent::new(&into, &[])) };
+        // SAFETY: the buffer lives as long as the endpoint, and nothing looks at it meanwhile.
+        let sent = unsafe { Lent::new(&from, &[]) };
+        // SAFETY: as above.
+        let received = unsafe { Lent::new(&into, &[]) };
         self.endpoint.receive(&ReceiveOp::new(received, Context(1))).map_err(stack)?;
         self.endpoint.send(&SendOp::new(sent, *address, Context(2))).map_err(stack)?;
         let posted = begin.elapsed();

@@ -24,6 +24,9 @@ pub mod side;
 pub mod srd;
 pub mod wait;
 
+/// Time in which the registrations of closed domains are gone.
+const UNREGISTERED_WITHIN: std::time::Duration = std::time::Duration::from_secs(5);
+
 pub use kit::Kit;
 pub use memory::{Memory, Slice};
 pub use opening::Opening;

@@ -160,12 +160,21 @@ impl SimulatedDevice {
         Self { name: name.to_string(), addresses: Claim::new(), began, fabric, work: Condvar::new() }
     }
 
-    /// Starts over with another plan, for endpoints that are opened from now on.
+    /// Starts over with another plan, for endpoints that are opened from now on. Waits for registrations to go: the
+    /// thread of a memory monitor may hold those of a closed domain for a moment.
     ///
     /// # Panics
     /// If an object is left: endpoints, connections, registrations.
     pub fn begin(&self, plan: Plan) {
-        self.lock().begin(plan);
+        let began = Instant::now();
+        loop {
+            let mut fabric = self.lock();
+            if fabric.registrations() == 0 || began.elapsed() > crate::UNREGISTERED_WITHIN {
+                return fabric.begin(plan);
+            }
+            drop(fabric);
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 
     /// The addresses of its endpoints, unique among devices of all processes.

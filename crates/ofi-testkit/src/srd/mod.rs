@@ -311,11 +311,16 @@ impl SimulatedDevice {
         }
     }
 
-    /// Starts over with another plan, for endpoints that are opened from now on.
+    /// Starts over with another plan, for endpoints that are opened from now on. Waits for registrations to go: the
+    /// thread of a memory monitor may hold those of a closed domain for a moment.
     ///
     /// # Panics
     /// If an object is left: queue pairs, registrations, messages in flight.
     pub fn begin(&self, plan: Plan) {
+        let began = Instant::now();
+        while !self.lock().registered.is_empty() && began.elapsed() < crate::UNREGISTERED_WITHIN {
+            std::thread::sleep(Duration::from_millis(1));
+        }
         let mut inner = self.lock();
         let left = (inner.queues.len(), inner.registered.len());
         assert_eq!(left, (0, 0), "queue pairs and registrations of before");

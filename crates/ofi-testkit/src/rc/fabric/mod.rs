@@ -328,6 +328,11 @@ impl Fabric {
         }
     }
 
+    /// Registrations that exist.
+    pub fn registrations(&self) -> usize {
+        self.registered.len()
+    }
+
     pub fn begin(&mut self, plan: Plan) {
         assert!(self.ud.pairs.is_empty(), "queue pairs for datagrams of before");
         assert!(self.ud.joins.is_empty(), "joins of before");
