@@ -95,10 +95,10 @@ impl Star {
         for (at, (end, from)) in self.leaves.iter().zip(&from).enumerate() {
             end.out(ANY, from).context(2000 + at).send().unwrap();
         }
-        for at in 0..self.hub.len() {
+        for (at, into) in into.iter().enumerate() {
             wait::drive(&[first, leaf], "a message", || first.next_of(1000 + at)).done();
             wait::drive(&[first, leaf], "its end", || leaf.next_of(2000 + at)).done();
-            into[at].check(100, at as u8);
+            into.check(100, at as u8);
         }
         for (at, (end, leaf)) in self.hub.iter().zip(&self.leaves).enumerate() {
             leaf.receive(&into[at]).context(3000 + at).post().unwrap();
