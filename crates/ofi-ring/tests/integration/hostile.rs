@@ -131,7 +131,7 @@ proptest! {
                 word(&head.ours, 0).store(claim, Ordering::Relaxed);
             }
             let tail = producer.tail();
-            let turns = len % 2 == 0;
+            let turns = len.is_multiple_of(2);
             match if turns { producer.reserve_turning(len) } else { producer.reserve(len) } {
                 Ok(mut slot) => {
                     let body = slot.body().addr();

@@ -46,7 +46,7 @@ impl Stream {
     pub fn send(&mut self, producer: &mut Producer) -> Result<(), ReserveError> {
         let mut random = self.random.clone();
         let len = self.len(&mut random);
-        let turns = len % 2 == 0;
+        let turns = len.is_multiple_of(2);
         let mut slot = if turns { producer.reserve_turning(len)? } else { producer.reserve(len)? };
         let body = slot.body();
         let mut sum = 0;
