@@ -192,10 +192,8 @@ impl Stranger {
 
     /// Whether the victim has answered, or has ended the connection.
     fn is_answered(&mut self) -> bool {
-        match self.socket.read(&mut [0; 1]) {
-            Ok(_) => true,
-            Err(error) => error.kind() != ErrorKind::WouldBlock,
-        }
+        let read = self.socket.read(&mut [0; 1]).map(|_is_byte| ());
+        !read.is_err_and(|error| error.kind() == ErrorKind::WouldBlock)
     }
 }
 
