@@ -107,7 +107,8 @@ impl PostedRun {
         Some(self.under_way == 0)
     }
 
-    /// The bytes of `count` accesses from `nth` on, and the length of one of them, if all have the same length class.
+    /// The bytes of `count` accesses from `nth` on, and the length of the first. `None` if several have different
+    /// lengths of which one is beyond the first length class.
     #[inline]
     pub(super) fn bytes<'a>(
         &self,

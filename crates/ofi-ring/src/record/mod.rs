@@ -6,8 +6,8 @@
 //! of eight bytes and a body, in consecutive lines; it starts on a line. The low 32 bits of the header word are the
 //! number of bytes of header word and body; the high 32 bits are the caller's. Zero means: nothing here yet. `SKIP`
 //! means: nothing up to the end of the lines; the next record is in line 0. So it is behind a record whose length has
-//! the bit `TURN`. The meaning of a body, the validation of its bytes, and sleeping ([`crate::doorbell`]) are
-//! left to the caller.
+//! the bit `TURN`. The meaning of a body, the validation of its bytes, and sleeping ([`crate::doorbell`]) are left to
+//! the caller.
 //!
 //! A record costs two plain stores besides the body; a poll that finds nothing costs one load. There is no locked
 //! instruction and no fence instruction on x86-64; on aarch64 there is a load barrier for each record.
@@ -143,9 +143,9 @@ impl Producer {
     }
 
     /// As [`reserve`](Self::reserve). If a short lap is over and the consumer has read everything before, the record
-    /// *turns*: the one after it is in line 0. So two endpoints that answer each other
-    /// use a part of the ring that stays in their first-level caches. For long records between near cores: it reads the
-    /// consumer's cache line, though rarely while the consumer lags behind.
+    /// *turns*: the one after it is in line 0. So two endpoints that answer each other use a part of the ring that
+    /// stays in their first-level caches. For long records between near cores: it reads the consumer's cache line,
+    /// though rarely while the consumer lags behind.
     ///
     /// # Errors
     /// As [`reserve`](Self::reserve).
@@ -246,8 +246,8 @@ impl Producer {
     }
 }
 
-/// Room for one record. Write the body, then publish it; a dropped one leaves no trace, but that a lap which was
-/// to end there does not.
+/// Room for one record. Write the body, then publish it. Dropping it leaves no trace in the ring; if the record was to
+/// turn, this lap does not.
 #[derive(Debug)]
 #[must_use = "nothing is sent until the slot is published"]
 pub struct Slot<'a> {
