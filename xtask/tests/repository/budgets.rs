@@ -1,11 +1,11 @@
-//! Budgets of `docs/hot-path.md` have room above what was measured. CI's machine counts a percent more or less than the
-//! one that wrote the table: glibc chooses its `memcpy` by the processor, and addresses decide where a hash begins to
-//! look.
+//! Budgets of `docs/hot-path.md` have room above what was measured. CI's machine counts up to three percent more or less
+//! than the one that wrote the table: glibc chooses its `memcpy` by the processor, and addresses decide where a hash
+//! begins to look.
 
 use super::tracked;
 
 /// A budget is at least this many parts of a hundred of the measurement.
-const LEAST_PERCENT: u64 = 102;
+const LEAST_PERCENT: u64 = 105;
 
 #[test]
 fn budgets_have_room() {
