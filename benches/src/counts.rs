@@ -19,8 +19,8 @@ use tracee::Tracee;
 const WARM: u64 = 1_000;
 /// Single-stepped calls. A poll reads the clock once in 32 calls.
 pub const FOLLOWED: u64 = 32;
-/// Runs of a path that exceeds its row, of which the least counts: a preempted thread yields its core, which is an additional system call
-/// (`ofi-os/spin_policy.rs`).
+/// Runs of a path that exceeds its row, of which the least counts: a preempted thread yields its core, which is an
+/// additional system call (`ofi-os/spin_policy.rs`).
 const ATTEMPTS: usize = 3;
 
 /// A path and its row.
