@@ -1,6 +1,6 @@
-//! Budgets of `docs/hot-path.md` have room above what was measured. CI's machine counts up to three percent more or less
-//! than the one that wrote the table: glibc chooses its `memcpy` by the processor, and addresses decide where a hash
-//! begins to look.
+//! Budgets of `docs/hot-path.md` have room above what was measured. CI's machine counts up to three percent more or
+//! less than the one that wrote the table: glibc chooses its `memcpy` by the processor, and addresses decide where a
+//! hash begins to look.
 
 use super::tracked;
 
