@@ -18,7 +18,7 @@ use crate::peer::link::Link;
 const WHOLE_ROUND: u64 = 3;
 
 impl Peer {
-    /// Fails all operations that await the peer, with `FI_ECONNRESET`. Messages that it sent earlier are still delivered.
+    /// Fails all operations that await the peer, with `FI_ECONNRESET`. What it sent before is still delivered.
     pub fn end<H: Upcalls<Shm>>(&mut self, common: &mut Common, host: &mut H) {
         self.end.gone = true;
         self.settle_reads();
