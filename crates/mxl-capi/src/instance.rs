@@ -125,7 +125,7 @@ fn options<'a>(pointer: *const c_char) -> Outcome<&'a str> {
     if pointer.is_null() { Ok("") } else { text(pointer) }
 }
 
-/// `mxlCreateInstance`. There are no options; null for a domain that does not exist.
+/// `mxlCreateInstance`. Returns null on error, such as a domain that does not exist. Options are ignored.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mxlCreateInstance(
     domain: *const c_char,

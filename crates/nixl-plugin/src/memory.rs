@@ -132,7 +132,7 @@ pub unsafe extern "C" fn ofi_nixl_register_device(
 /// valid.
 ///
 /// # Safety
-/// `engine` is open; `region` comes from `ofi_nixl_register`, and is not used by other calls meanwhile.
+/// `engine` is open; `region` comes from `ofi_nixl_register` or `ofi_nixl_register_device`, and no other call uses it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ofi_nixl_deregister(engine: *const Engine, region: *mut Registered) -> c_int {
     call("deregistering memory", || {

@@ -51,7 +51,7 @@ unsafe impl Fid for fid_mr {
 static FID_OPS: fi_ops = fi_ops { close, bind, control, ..fi_ops::NOSYS };
 pub(crate) static OPS: fi_ops_mr = fi_ops_mr { size: size_of::<fi_ops_mr>(), reg, regv, regattr };
 
-/// The size of a raw key: that of the key, which it consists of.
+/// Bytes of a raw key, which is the key itself.
 const RAW_KEY: usize = size_of::<u64>();
 
 /// Registers memory.

@@ -1,4 +1,4 @@
-//! Steps at which a test can make its own process die, as if by `kill -9` at exactly that step.
+//! Steps at which a test can have a process killed, as if by `kill -9` at exactly that step.
 //!
 //! [`crash_point!`](crate::crash_point) marks a step of a protocol between processes. In a release build it does
 //! nothing. In a debug build, a process with `OFI_CRASH_AT=label:count` in its environment dies at the `count`-th
@@ -14,7 +14,7 @@ pub const ENABLED: bool = cfg!(debug_assertions) && !cfg!(loom);
 /// The variable that names a label and a count.
 pub const VARIABLE: &str = "OFI_CRASH_AT";
 
-/// Kills the process here, if a test asked for that.
+/// Kills the process here if `OFI_CRASH_AT` names this label.
 ///
 /// ```
 /// // Nothing happens without `OFI_CRASH_AT=example.step:1` in the environment.

@@ -2,19 +2,18 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Packets that are queued before the endpoint reads them. Only a hostile peer sends more.
+/// Maximum packets that wait for the endpoint. Only a hostile peer sends more.
 const PACKETS: usize = 64;
 
-/// The peer that one connected endpoint admits, and the peer whose socket is watched. Sockets are identified by their
-/// names.
+/// The peer that a connected endpoint admits, and the peer whose exit is watched, both by the names of their sockets.
 #[derive(Default)]
 pub struct Connected(Mutex<ConnectedInner>);
 
 #[derive(Default)]
 struct ConnectedInner {
-    /// The one peer.
+    /// The only peer that may connect.
     admitted: Option<Vec<u8>>,
-    /// The peer whose end must be noticed although its process is not watched yet.
+    /// The peer whose exit must be noticed, although its process is not known yet.
     watched: Option<Vec<u8>>,
     /// Packets that the endpoint has not taken yet.
     waiting: usize,
@@ -35,7 +34,7 @@ impl Connected {
         self.inner().admitted = Some(socket);
     }
 
-    /// The one peer.
+    /// The only peer that may connect, if any.
     pub fn admitted(&self) -> Option<Vec<u8>> {
         self.inner().admitted.clone()
     }
@@ -51,12 +50,12 @@ impl Connected {
         self.inner().watched = socket;
     }
 
-    /// The peer whose end must be noticed.
+    /// The peer whose exit must be noticed.
     pub fn watched(&self) -> Option<Vec<u8>> {
         self.inner().watched.clone()
     }
 
-    /// Stops watching for the end of `socket`.
+    /// Stops watching for the exit of `socket`.
     pub fn unwatch(&self, socket: &[u8]) {
         let mut inner = self.inner();
         if inner.watched.as_deref() == Some(socket) {
@@ -64,7 +63,7 @@ impl Connected {
         }
     }
 
-    /// Reserves room for a packet for the endpoint, if there is any.
+    /// Reserves room for a packet to the endpoint. `false` if it is full.
     pub fn begin_packet(&self) -> bool {
         let mut inner = self.inner();
         let fits = inner.waiting < PACKETS;
@@ -72,7 +71,7 @@ impl Connected {
         fits
     }
 
-    /// The endpoint has taken a packet.
+    /// Returns the room of a packet that the endpoint has taken.
     pub fn end_packet(&self) {
         self.inner().waiting -= 1;
     }

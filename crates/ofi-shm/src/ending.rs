@@ -1,4 +1,4 @@
-//! The end of a peer and of its operations, because it has closed, died, or violated the protocol.
+//! The end of a peer that has closed, died, or violated the protocol, and of the operations with it.
 
 use ofi_api::Errno;
 use ofi_core::slots::{SlotId, Slots};
@@ -13,12 +13,12 @@ use crate::peer::Peer;
 use crate::peer::bulk::BulkIn;
 use crate::peer::link::Link;
 
-/// The number of helper rounds that contain at least one whole round: the first may already be under way, and the last
-/// is counted before it reads.
+/// Counted helper rounds that include one whole round: the first may already be under way, and a round is counted
+/// before it reads.
 const WHOLE_ROUND: u64 = 3;
 
 impl Peer {
-    /// Handles the end of the peer: fails all operations that await it. What the peer sent before is still delivered.
+    /// Fails all operations that await the peer, with `FI_ECONNRESET`. What it sent before is still delivered.
     pub fn end<H: Upcalls<Shm>>(&mut self, common: &mut Common, host: &mut H) {
         self.end.gone = true;
         self.settle_reads();
@@ -35,7 +35,7 @@ impl Peer {
             common.kept -= self.back_pressure.kept.remove(id).map_or(0, |bytes| bytes.len());
         }
         if !self.bulk.input.as_mut().is_some_and(BulkIn::has_input) {
-            // Its unfinished write is abandoned and blocks nothing after it.
+            // Abandon its unfinished writes, so that they do not block later ones.
             self.served.writes = Slots::default();
             self.served.serving = 0;
         }
@@ -46,9 +46,9 @@ impl Peer {
         self.up().is_some_and(|up| up.wish() == wish::CLOSED)
     }
 
-    /// Whether the end that the peer's memory shows may be reported. That memory is faster than the helper, which may
-    /// not have attached other peers of the process that sent something earlier. Therefore the end of a connection,
-    /// like a close notice, waits until the helper has read all sockets once.
+    /// Whether the close that the peer's memory shows may be reported. The memory may show it before the helper has
+    /// attached other peers of that process, which sent something earlier. So the end of a connection waits, like a
+    /// close notice, until the helper has read all sockets once.
     pub fn may_tell_of_end(&mut self, common: &Common) -> bool {
         if common.shared.connection.is_none() {
             return true;
@@ -62,12 +62,12 @@ impl Peer {
         false
     }
 
-    /// Whether everything that an ended peer sent has been taken.
+    /// Whether all commands and payloads of an ended peer have been taken.
     pub fn is_drained(&mut self) -> bool {
         !self.has_commands() && !self.bulk.input.as_mut().is_some_and(BulkIn::has_input)
     }
 
-    /// Whether commands wait that were sent before the peer closed.
+    /// Whether commands of the peer wait in its ring.
     pub fn has_commands(&mut self) -> bool {
         let Some(Link { up: Some(up), .. }) = &mut self.link else { return false };
         matches!(up.commands.peek(), Ok(Some(_)))
@@ -110,7 +110,7 @@ impl Peer {
             Op::Confirm => {}
             Op::Message { payload, lend, .. } | Op::Write(payload, lend) => {
                 payload.keep();
-                *lend = None; // the peer stops reading it and is sent the copy
+                *lend = None; // the peer stops reading it, and gets the copy
             }
             Op::Read { pieces, coming, .. } => {
                 *pieces = Box::default();
@@ -118,7 +118,7 @@ impl Peer {
                     *coming = ReadPath::Unwanted;
                 }
             }
-            // It has not started and never will.
+            // Not started yet, and removed from the queue.
             Op::Parked => {
                 let before = self.parked.queue.len();
                 self.parked.queue.retain(|parked| parked.access() != Some(id));
@@ -130,9 +130,9 @@ impl Peer {
         true
     }
 
-    /// Ends everything with a peer that is gone or excluded.
+    /// Resets the state of a peer that is gone or excluded, and fails everything outstanding with it.
     pub fn lose<H: Upcalls<Shm>>(&mut self, common: &mut Common, host: &mut H, errno: Errno) {
-        // Do this before anything completes: the peer may be writing into a receive or reading a send.
+        // Before anything completes: the peer may be writing into a receive or reading a send.
         self.close_copies(crate::single::deadline());
         common.counts.lost += 1;
         for id in self.back_pressure.kept.ids(|_| true) {

@@ -1,4 +1,4 @@
-//! The socket of a passive endpoint: sessions that carry connection management packets only.
+//! The socket of a passive endpoint. Its sessions carry only connection management packets.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -20,16 +20,16 @@ use crate::socket::{Report, Sent, Socket};
 use crate::time::now;
 use crate::{address, settings};
 
-/// Maximum number of packets that wait for the event queue. Above it, their senders' streams wait.
+/// Maximum packets that wait for the event queue. Beyond it, their senders' streams stop.
 const INBOX: usize = 1024;
-/// Maximum bytes that are queued for one peer.
+/// Maximum bytes queued for one peer.
 const STREAM_LIMIT: usize = 64 << 10;
-/// Maximum number of clients with a session.
+/// Maximum clients with a session.
 const CLIENTS: usize = 1 << 16;
-/// Time before the next attempt to send on a full socket.
+/// Pause before sending again on a full socket.
 const FULL: Duration = Duration::from_millis(1);
 
-/// Events of the protocol.
+/// Events of the protocol, for the port to process.
 #[derive(Default)]
 struct Desk {
     inbox: VecDeque<(u32, Vec<u8>)>,
@@ -69,7 +69,7 @@ struct Inner {
     socket: Socket,
     desk: Desk,
     alive: Alive,
-    /// The last peer that was sent to. Its session may not be open yet, and then the protocol would not wait for it.
+    /// The last peer sent to. If its session is not open yet, `Endpoint::is_drained` disregards it.
     last: Option<u32>,
 }
 
@@ -81,7 +81,7 @@ pub struct UdpPort {
 }
 
 impl UdpPort {
-    /// Binds it.
+    /// Binds the socket to `name`, or to the configured address and any port.
     ///
     /// # Errors
     /// `FI_EADDRINUSE`, `FI_EADDRNOTAVAIL`, `FI_EMFILE`.
@@ -128,7 +128,7 @@ impl Inner {
         for Report { to, is_port } in std::mem::take(&mut self.socket.refused) {
             if is_port { self.endpoint.refused(now(), to) } else { self.endpoint.unreachable(now(), to) }
         }
-        // A peer that does not answer pings is removed, so strangers occupy a slot for a bounded time.
+        // A peer that does not answer pings is removed, which bounds the time for which it occupies a slot.
         for peer in std::mem::take(&mut self.desk.fresh) {
             self.endpoint.expect(now(), peer, true);
         }
@@ -138,7 +138,7 @@ impl Inner {
         self.send();
     }
 
-    /// Whether its last packets are not acknowledged yet.
+    /// Whether packets to the last peer are unacknowledged.
     fn owes(&mut self) -> bool {
         let sender = self.last.and_then(|peer| self.endpoint.sender(now(), peer));
         sender.is_some_and(|sender| sender.commands.buffered() > 0)
@@ -146,7 +146,7 @@ impl Inner {
 
     fn forget(&mut self) {
         let lost = std::mem::take(&mut self.desk.lost);
-        // Requests of ended peers need no answer.
+        // Requests of lost peers need no answer.
         self.desk.inbox.retain(|(peer, _)| !lost.contains(peer));
         lost.into_iter().for_each(|peer| self.endpoint.forget(peer));
     }
@@ -227,7 +227,7 @@ impl Port for UdpPort {
 }
 
 impl Drop for Inner {
-    /// Waits briefly for the acknowledgement of rejections, and closes the sessions.
+    /// Waits up to `LINGER_MS` for the acknowledgement of rejections, then closes the sessions.
     fn drop(&mut self) {
         self.alive.unwatch();
         let end = now() + Duration::from_millis(settings::LINGER_MS.get() as u64);

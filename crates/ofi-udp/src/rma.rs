@@ -1,4 +1,4 @@
-//! Remote reads and writes. The memory's owner executes them, and checks key, bounds and rights at each copy.
+//! Remote reads and writes. The owner of the memory executes them, and checks key, bounds and rights before each copy.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ use crate::parts::Parts;
 use crate::peer::common::Common;
 use crate::peer::{Long, Peer};
 
-/// Sends the next `part` bytes of a read directly from their memory.
+/// Answers a read with its next `part` bytes, sent directly from registered memory.
 fn lend_part(
     regions: &Arc<Regions>,
     sender: &mut Sender,
@@ -36,7 +36,7 @@ fn lend_part(
     Ok(())
 }
 
-/// Copies the next `part` bytes of a read. `spare` has memory for the copy.
+/// Answers a read with a copy of its next `part` bytes, in memory from `spare`.
 fn copy_part(
     regions: &Regions,
     spare: &mut BufPool,
@@ -64,8 +64,8 @@ fn copy_part(
     read.map(|_| ())
 }
 
-/// Length of the next answer to a read with `left` missing bytes, at most `most`. The answer ends with a whole packet,
-/// so that it can be received in place, and it leaves no rest of [`SHORT_ANSWER`] or less, which would overtake it.
+/// Length of the next answer to a read of which `left` bytes are missing: at most `most`, in whole packets, so that it
+/// can be received in place. It is shorter if it would leave [`SHORT_ANSWER`] or less, which would overtake it.
 fn piece(left: usize, most: usize, whole: impl Fn(usize) -> usize) -> usize {
     if left <= most {
         return left;
@@ -74,12 +74,15 @@ fn piece(left: usize, most: usize, whole: impl Fn(usize) -> usize) -> usize {
     if left - part > SHORT_ANSWER { part } else { part - SHORT_ANSWER }
 }
 
-/// Maximum length in bytes of an answer that is an ordinary record. Longer ones are payloads, which are split at
-/// packets, so that each part is copied from the packet to its destination.
+/// Maximum length in bytes of an answer inside a record. Longer ones are payloads, whose parts each fit a packet and
+/// are copied from it to their destination.
 const SHORT_ANSWER: usize = 4 << 10;
 
 impl Peer {
-    /// Reads or writes the peer's memory.
+    /// Posts a read or write of the peer's memory.
+    ///
+    /// # Errors
+    /// `FI_EAGAIN` if the stream is full, or a fence waits for earlier operations.
     pub fn rma<H: Upcalls<Udp>>(
         &mut self,
         common: &mut Common,
@@ -219,7 +222,7 @@ impl Peer {
         Ok(Flow::Next)
     }
 
-    /// Sends answers to reads, up to the limit of answers in flight.
+    /// Queues answers to reads, up to [`READ_AHEAD`] bytes in flight.
     pub fn serve_reads<H: Upcalls<Udp>>(
         &mut self,
         common: &mut Common,
@@ -228,7 +231,7 @@ impl Peer {
         peer: PeerId,
     ) {
         let Some(Long { reads, answers, .. }) = self.long.as_deref_mut() else { return };
-        // An application that counts reads may change the memory from now on, because the read is counted here.
+        // The read is counted here. An application that counts reads may change the memory after that, so copy it.
         let lends = !host.counts_reads(&common.domain.regions);
         while let Some(read) = reads.front_mut() {
             if answers.bytes() + sender.bulk.records() > READ_AHEAD {
@@ -255,7 +258,7 @@ impl Peer {
         }
     }
 
-    /// Processes the bytes of a read of this end. Returns whether the read is complete.
+    /// Takes bytes of a read of this end. Returns whether the read has ended.
     pub fn take_read_parts<H: Upcalls<Udp>>(
         &mut self,
         common: &mut Common,
@@ -264,7 +267,7 @@ impl Peer {
         parts: &Parts<'_>,
     ) -> Result<bool, Broken> {
         let id = SlotId::from_wire(parts.id);
-        // A failed read ends as soon as the peer reports it, which overtakes earlier answers.
+        // A read that failed has ended: the peer's report overtakes earlier answers.
         let Some(op) = host.op(peer, id) else { return Ok(true) };
         let Op::Read { pieces, got, len, in_order } = op else { return Err(Broken) };
         // Parts arrive in any order, and each byte once. A peer that repeats bytes damages only its own transfer.

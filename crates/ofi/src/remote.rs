@@ -1,4 +1,4 @@
-//! The description of a window, which its owner sends to peers so that they can access it.
+//! Remote windows: what a peer needs to access registered memory.
 
 use std::ops::{Bound, Range, RangeBounds};
 
@@ -22,17 +22,17 @@ use ofi_api::{Errno, Error, RemotePiece, Result};
 pub struct RemoteWindow {
     /// The key of the registration.
     pub key: u64,
-    /// The address of the first byte, as the peer counts: a virtual address, or an offset.
+    /// The address of the first byte for accesses: a virtual address (`FI_MR_VIRT_ADDR`), or an offset.
     pub base: u64,
     /// Length in bytes.
     pub len: u64,
 }
 
 impl RemoteWindow {
-    /// Length of the wire form.
+    /// Bytes of the wire form.
     pub const BYTES: usize = 24;
 
-    /// The wire form: key, base and length, each little-endian.
+    /// The wire form: key, base and length, as little-endian `u64`s.
     pub fn to_bytes(self) -> [u8; Self::BYTES] {
         let mut bytes = [0; Self::BYTES];
         for (place, word) in bytes.chunks_exact_mut(8).zip([self.key, self.base, self.len]) {
@@ -44,7 +44,7 @@ impl RemoteWindow {
     /// Parses the bytes that [`RemoteWindow::to_bytes`] wrote.
     ///
     /// # Errors
-    /// `FI_EINVAL` for a wrong number of bytes, and for a range that exceeds the address space.
+    /// `FI_EINVAL` unless there are [`Self::BYTES`] bytes, and for a range beyond 64-bit addresses.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self> {
         let Ok(bytes) = <&[u8; Self::BYTES]>::try_from(bytes) else {
             return Err(invalid(format!("{} bytes", Self::BYTES), format!("{} bytes", bytes.len())));
@@ -64,7 +64,7 @@ impl RemoteWindow {
         }
     }
 
-    /// A sub-range, relative to the first byte.
+    /// The sub-range `range`, in bytes from the start of the window.
     ///
     /// # Errors
     /// `FI_EINVAL` if the range exceeds the window.
@@ -84,7 +84,10 @@ impl RemoteWindow {
     }
 }
 
-/// Resolves a range of an object of length `len`.
+/// The bounds of a range in an object of length `len`.
+///
+/// # Errors
+/// `FI_EINVAL` for a range that is backwards or exceeds the object.
 pub(crate) fn resolve(range: &impl RangeBounds<u64>, len: u64) -> Result<Range<u64>> {
     let start = match range.start_bound() {
         Bound::Included(&start) => start,

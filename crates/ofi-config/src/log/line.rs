@@ -46,7 +46,7 @@ pub struct Entry {
     pub line: u64,
     /// The text, in one line, without a line end.
     pub text: String,
-    /// It passes whatever `FI_LOG_PROV` and `FI_LOG_SUBSYS` say.
+    /// Exempt from `FI_LOG_PROV` and `FI_LOG_SUBSYS`.
     pub(super) unfiltered: bool,
 }
 

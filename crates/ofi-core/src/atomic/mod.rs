@@ -1,14 +1,15 @@
 //! Atomic operations: one table for all transports, from (kind, operation, data type) to an [`Executor`].
 //!
-//! The rule for each element: an element of up to 8 bytes (16 if the CPU has cmpxchg16b) that is aligned to its size is
-//! changed by a lock-free read-modify-write. So any process that can reach the memory may do it, and it is atomic with
-//! respect to the owner's own atomic instructions too. All other elements (wider ones, and misaligned ones such as a
-//! complex number that C aligned to half its size) are changed only by the owner of the memory, under a lock chosen by
-//! the element's address. The choice depends only on type, CPU and address, so all parties agree on it.
+//! An element of up to 8 bytes (16 if the CPU has cmpxchg16b) that is aligned to its size is changed by a lock-free
+//! read-modify-write. Any process that maps the memory may do that, and it is atomic with respect to the owner's own
+//! atomic instructions too. All other elements (wider ones, and misaligned ones such as a complex number that C aligned
+//! to half its size) are changed only by the owner of the memory, under a lock chosen by the element's address. The
+//! choice depends only on type, CPU and address, so all parties agree on it.
 //!
-//! The lock belongs to the address and not to the registration, since one piece of memory may be registered twice.
+//! The lock depends on the address and not on the registration, since memory may be registered twice.
 //!
-//! Others may change the target memory at any time, so it is accessed by raw pointers and atomic instructions only.
+//! Other processes may change the target memory at any time, so it is accessed only by raw pointers and atomic
+//! instructions.
 
 mod cell;
 mod long_double;
@@ -42,7 +43,7 @@ pub struct Executor {
     datatype: Datatype,
 }
 
-/// Locks for elements that no instruction changes atomically. An element always has the same lock.
+/// Locks for elements without a lock-free path, chosen by the element's address.
 static LOCKS: [Mutex<()>; 64] = [const { Mutex::new(()) }; 64];
 
 fn lock(target: *mut u8) -> MutexGuard<'static, ()> {
@@ -50,10 +51,10 @@ fn lock(target: *mut u8) -> MutexGuard<'static, ()> {
 }
 
 impl Executor {
-    /// The executor of a kind of call, an operation and a type.
+    /// The executor for a kind of call, an operation and a data type.
     ///
     /// # Errors
-    /// `FI_EOPNOTSUPP` for a combination that has no meaning or that this CPU cannot do.
+    /// `FI_EOPNOTSUPP` if fi_atomic(3) does not define the combination, or this CPU does not support the type.
     #[inline]
     pub fn find(kind: AtomicKind, op: FiOp, datatype: Datatype) -> Result<Self> {
         match routines(op, datatype) {
@@ -65,7 +66,7 @@ impl Executor {
         }
     }
 
-    /// The executor behind [`Executor::to_wire`], if there is one.
+    /// Decodes [`Executor::to_wire`]. `None` for an encoding without an executor.
     pub fn from_wire(word: u16) -> Option<Self> {
         let kind = *AtomicKind::ALL.get(usize::from(word >> 10))?;
         let op = FiOp::from_c(u32::from(word & 0x1F))?;
@@ -73,7 +74,7 @@ impl Executor {
         Self::find(kind, op, datatype).ok()
     }
 
-    /// Its encoding for peers, in twelve bits.
+    /// Its encoding on the wire: operation in bits 0 to 4, data type in 5 to 9, kind in 10 and 11.
     pub fn to_wire(&self) -> u16 {
         (self.kind as u16) << 10 | (self.datatype.as_c() as u16) << 5 | self.op.as_c() as u16
     }
@@ -94,8 +95,8 @@ impl Executor {
         self.size
     }
 
-    /// Whether `len` is a whole number of elements, or an address is aligned to one. Needs no division, because all
-    /// sizes are powers of two.
+    /// Whether `len` is a multiple of the element size, which is a power of two. Also checks the alignment of an
+    /// address.
     #[inline]
     pub fn divides(&self, len: usize) -> bool {
         len & (self.size - 1) == 0
@@ -125,14 +126,14 @@ impl Executor {
         self.kind == AtomicKind::Compare
     }
 
-    /// Whether one instruction changes an element at this address, so that any process that can reach it may do so.
-    /// Otherwise only the owner may.
+    /// Whether elements at this address are changed lock-free, which any process that maps them may do. Otherwise only
+    /// the owner may change them.
     #[inline]
     pub fn is_lock_free(&self, addr: u64) -> bool {
         self.routines.lock_free.is_some() && self.divides(addr as usize)
     }
 
-    /// Bytes of operands and comparands sent with an operation on `len` bytes.
+    /// Bytes of operands and comparands that an operation on `len` bytes sends.
     pub fn sent_len(&self, len: usize) -> usize {
         (usize::from(self.takes_operands()) + usize::from(self.compares())) * len
     }
@@ -146,12 +147,12 @@ impl Executor {
         }
     }
 
-    /// Changes `count` elements at `target`: lock-free where possible, otherwise under the lock, as the owner.
+    /// Changes `count` elements at `target`: lock-free where possible, otherwise under their locks.
     ///
     /// # Safety
-    /// For `count` elements each: `target` may be written (for `FI_ATOMIC_READ`: read), and is atomically accessed by
-    /// whoever shares it; `operand` may be read if [`Executor::takes_operands`], `compare` if [`Executor::compares`];
-    /// `result` may be written, or is null. If not [`Executor::is_lock_free`], this process owns the memory.
+    /// For `count` elements each: `target` is writable (for `FI_ATOMIC_READ`: readable), and all other accesses to it
+    /// are atomic; `operand` is readable if [`Executor::takes_operands`], `compare` if [`Executor::compares`]; `result`
+    /// is writable, or null. If not [`Executor::is_lock_free`], this process owns the memory.
     #[inline]
     pub unsafe fn execute(
         &self,
@@ -178,8 +179,7 @@ impl Executor {
         }
     }
 
-    /// Changes `count` elements at `target`, to which the caller has exclusive access: for computations in private
-    /// memory.
+    /// Changes `count` elements at `target`, to which the caller has exclusive access.
     ///
     /// # Safety
     /// As [`Executor::execute`], and there is no other access to `target` during the call.
@@ -190,11 +190,11 @@ impl Executor {
         }
     }
 
-    /// Executes a peer's operation on registered memory, at the owner, through an endpoint with the authorization key
-    /// `auth`. `operand`, `compare` and `result` cover all of `remote`, in order.
+    /// Executes a peer's operation on registered memory, at the owner, with the rights of `who`. `operand`, `compare`
+    /// and `result` cover all of `remote`, in order.
     ///
     /// # Errors
-    /// The error for the peer; pieces before the failed one may have been changed.
+    /// The error to report to the peer. Pieces before the failed one may have been changed.
     ///
     /// # Safety
     /// As [`Executor::execute`] for operand, compare and result.
@@ -267,7 +267,7 @@ fn refusal(kind: AtomicKind, op: FiOp, datatype: Datatype) -> Error {
     )
 }
 
-/// The table.
+/// The routines for an operation on a data type.
 fn routines(op: FiOp, datatype: Datatype) -> Option<Routines> {
     match datatype {
         Datatype::Int8 => integer::<i8>(op),

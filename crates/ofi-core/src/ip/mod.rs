@@ -1,6 +1,6 @@
-//! IP addresses of endpoints, as socket-based providers use them: canonical forms, resolving names, and the address
-//! that an endpoint binds. [`interface`] has the addresses of this host, [`request`] those of a getinfo call, [`ports`]
-//! the ranges from which ports come. [`Addressing`] holds the differences between providers.
+//! IP addresses of socket-based endpoints: canonical forms, name resolution, and the address to bind. [`interface`] has
+//! the addresses of this host, [`request`] those of a getinfo call, [`ports`] the port ranges. [`Addressing`] holds the
+//! differences between providers.
 
 pub mod interface;
 pub mod ports;
@@ -21,7 +21,7 @@ pub struct Addressing {
 }
 
 impl Addressing {
-    /// For a provider. `interface` names an address or an interface; empty: all of the host.
+    /// The addressing of a provider. Its setting `interface` names an address or an interface; empty: all of the host.
     pub const fn new(provider: &'static str, interface: &'static Setting<&'static str>) -> Self {
         Self { provider, interface }
     }
@@ -36,10 +36,10 @@ impl Addressing {
         )
     }
 
-    /// The socket address without the parts that do not distinguish sockets.
+    /// The socket address in its [canonical] form.
     ///
     /// # Errors
-    /// `FI_EINVAL` for another kind of address.
+    /// `FI_EINVAL` for an address that is not an IP address.
     pub fn socket(&self, address: &Address) -> Result<SocketAddr> {
         address.to_socket_addr().map(canonical).ok_or_else(|| self.invalid(address.to_string()))
     }
@@ -47,7 +47,7 @@ impl Addressing {
     /// The address that node and service denote, in `format` if given. Without a node, an address of this host.
     ///
     /// # Errors
-    /// `FI_EINVAL` for names that do not resolve; errors of [`Self::chosen`].
+    /// `FI_EINVAL` for names that do not resolve, or not in `format`; errors of [`Self::chosen`].
     pub fn resolve(
         &self,
         node: Option<&str>,
@@ -78,11 +78,11 @@ impl Addressing {
             .ok_or_else(|| self.invalid(format!("{host}, which has no address of the format asked for")))
     }
 
-    /// The address that an endpoint binds: `name`, or the address `source` of an interface. Without either, all
-    /// addresses of this host, or those that the setting selects.
+    /// The address that an endpoint binds: `name`, or else `source` with any port. The setting replaces a wildcard
+    /// address.
     ///
     /// # Errors
-    /// Errors of [`Self::chosen`].
+    /// Those of [`Self::chosen`].
     pub fn to_bind(&self, name: Option<SocketAddr>, source: Option<IpAddr>, v6: bool) -> Result<SocketAddr> {
         let mut wanted = name.unwrap_or_else(|| SocketAddr::new(source.unwrap_or(any(v6)), 0));
         if wanted.ip().is_unspecified()
@@ -96,17 +96,17 @@ impl Addressing {
     /// The address that the setting names, or [`host_ip`].
     ///
     /// # Errors
-    /// Errors of [`Self::chosen`].
+    /// Those of [`Self::chosen`].
     pub fn own_ip(&self, v6: bool) -> Result<IpAddr> {
         Ok(self.chosen(v6)?.unwrap_or_else(|| host_ip(v6)))
     }
 
-    /// The address that the setting names, in the requested family: the address itself, or the first one of an
-    /// interface. `None` if it is not set.
+    /// The setting's address in the requested family: the address itself, or the first one of its interface. `None` if
+    /// the setting is empty.
     ///
     /// # Errors
-    /// `FI_EADDRNOTAVAIL` for an interface that does not exist or has no such address. There is no fallback, because a
-    /// user who restricts an endpoint does not want it to be reachable everywhere.
+    /// `FI_EADDRNOTAVAIL` for an interface that does not exist or has no such address. There is no fallback: it would
+    /// open an endpoint that the user wanted restricted.
     pub fn chosen(&self, v6: bool) -> Result<Option<IpAddr>> {
         let text = self.interface.get();
         if text.is_empty() {

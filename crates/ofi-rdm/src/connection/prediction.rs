@@ -1,5 +1,5 @@
-//! Predicts the next packets: they continue payloads that were requested or have begun to arrive. With a prediction, a
-//! driver can let the kernel put the bytes at their destination.
+//! Predicts the headers of the next packets, which continue payloads that were requested or have begun to arrive. With
+//! them, a driver can have the kernel receive payloads into their destination.
 
 use core::net::SocketAddr;
 
@@ -8,11 +8,11 @@ use crate::driver::{HEADS, Heads};
 use crate::stream::{Part, Train};
 use crate::wire::{Header, Kind, Stream};
 
-/// Rows that are predicted together.
+/// Maximum rows of a prediction. A row is a batch of packets of equal length.
 const ROWS: usize = 4;
 
-/// The prediction of a peer's next packets, as rows. Each packet begins with one part, and has no other bytes of its
-/// stream.
+/// The prediction of a peer's next packets. Each packet begins with one part of a payload, and has no other bytes of
+/// that part's stream.
 #[derive(Debug)]
 pub struct RxPrediction {
     rows: [Option<Heads>; ROWS],
@@ -22,26 +22,25 @@ pub struct RxPrediction {
 }
 
 impl RxPrediction {
-    /// Bytes of each packet before its part.
+    /// Bytes of headers before the part in each packet.
     pub const HEAD: usize = HEADS;
-    /// The maximum number of rows of a prediction.
+    /// Maximum rows of a prediction.
     pub const ROWS: usize = ROWS;
 
-    /// The number of packets in row `row` that the peer may send.
+    /// Predicted packets of row `row`, as far as the peer has credit for them.
     pub fn count(&self, row: usize) -> usize {
         self.counts.get(row).copied().unwrap_or(0)
     }
 
-    /// Checks whether a packet with this beginning is the next one of row `row`. If so, advances the prediction to the
-    /// packet after it.
+    /// Whether a packet that begins with these bytes is the next one of row `row`. If so, advances the row.
     pub fn meets(&mut self, row: usize, packet: &[u8]) -> bool {
         self.rows.get_mut(row).is_some_and(|row| row.as_mut().is_some_and(|heads| heads.meets(packet)))
     }
 }
 
 impl Connection {
-    /// Predicts packets with these rows of parts, if they come next on `stream` and can be accepted in place. A row is
-    /// given by its first part and the number of parts of that length.
+    /// Predicts packets with these rows of parts, as the next ones on `stream`. A row is its first part and the number
+    /// of parts of that length. `None` if packets are encrypted or carry checksums.
     pub fn foresee(&self, config: &Config, stream: Stream, rows: &[(Part, usize)]) -> Option<RxPrediction> {
         if self.trailer() > 0 || self.is_checked(config) || !self.is_open() {
             return None;

@@ -1,10 +1,11 @@
-//! A row of packets that differ only in their numbers. Each has room for its part of a payload.
+//! A batch of consecutive packets of equal length, each with room for one part of a payload. Their headers differ only
+//! in packet number and offsets.
 
 use crate::stream::{PART_HEAD, Train};
 use crate::wire::header::{self, Header};
 use crate::wire::{Stream, frame};
 
-/// Consecutive packets of one length, with the position of the payload in each.
+/// Consecutive packets of equal length, and the offset of the payload in them.
 #[derive(Debug)]
 pub struct GsoBatch<'a> {
     pub(crate) bytes: &'a mut [u8],
@@ -15,24 +16,24 @@ pub struct GsoBatch<'a> {
 }
 
 impl<'a> GsoBatch<'a> {
-    /// The room for payload in each packet. All must be consumed: a packet's headers are written when its room is
-    /// requested, while its cache lines are hot.
+    /// The room for payload in each packet. Exhaust the iterator: it writes a packet's headers when it yields the
+    /// packet's room, while the cache lines are hot.
     pub fn parts(self) -> impl Iterator<Item = &'a mut [u8]> {
         let Self { bytes, len, mut heads, part } = self;
         bytes.chunks_exact_mut(len).map(move |packet| &mut heads.put(packet)[..part])
     }
 }
 
-/// Bytes of such a packet before its payload.
+/// Bytes of headers before the payload of a packet.
 pub(crate) const HEADS: usize = header::LEN + frame::STREAM_LEN + PART_HEAD;
-/// Offset of the lower flags.
+/// Offset of the low byte of the flags.
 const FLAGS: usize = 3;
 /// Offsets of the fields that differ: packet number, stream offset, payload offset.
 const NUMBER: usize = header::LEN - 8;
 const OFFSET: usize = header::LEN + frame::STREAM_LEN - 8;
 const AT: usize = HEADS - 8;
 
-/// The bytes before the payload in the packets of a row, one packet at a time.
+/// Generates the headers of a batch, packet by packet.
 #[derive(Debug)]
 pub struct Heads {
     bytes: [u8; HEADS],
@@ -63,8 +64,7 @@ impl Heads {
         room
     }
 
-    /// Whether `packet` begins with the next packet's headers, apart from the urgent flag. If so, advances to the
-    /// packet after it.
+    /// Whether `packet` begins with the next packet's headers, disregarding the urgent flag. If so, advances.
     pub fn meets(&mut self, packet: &[u8]) -> bool {
         let Some(mut head) = packet.first_chunk::<HEADS>().copied() else { return false };
         head[FLAGS] &= !(header::flag::URGENT as u8);

@@ -1,7 +1,7 @@
-//! Sessions that were granted but that the requester has not confirmed.
+//! Sessions that this end has granted and the requester has not confirmed.
 //!
-//! A question may be a replay. So it neither begins nor ends a session until a packet of the new session arrives, which
-//! only the requester can produce.
+//! An Init may be a replay. So it neither begins nor ends a session until a packet of the new session arrives, which
+//! only a live requester can send.
 
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
@@ -13,19 +13,19 @@ use crate::crypto::Protection;
 use crate::time::Instant;
 use crate::wire::Init;
 
-/// The maximum number of granted sessions; the oldest are dropped first.
+/// Maximum sessions awaiting confirmation. Beyond it, the oldest is dropped.
 const MAX_PENDING: usize = 16_384;
 
-/// A session that was granted.
+/// A granted session.
 #[derive(Debug)]
 pub struct Pending {
     /// The requester.
     pub address: SocketAddr,
-    /// Whether it counts among the strangers of its host.
+    /// Whether it counts against its host's limit of peers (`max_of_host`).
     pub counted: bool,
     /// The request.
     pub init: Init,
-    /// How its packets are protected.
+    /// The cipher suite of its packets.
     pub suite: u8,
     /// The keys of its packets.
     pub protection: Option<Box<Protection>>,
@@ -33,13 +33,13 @@ pub struct Pending {
     pub accept: (u16, Vec<u8>),
 }
 
-/// The sessions of one endpoint that were granted but not confirmed.
+/// An endpoint's unconfirmed sessions.
 #[derive(Debug, Default)]
 pub struct PendingSessions {
     by_name: BTreeMap<u64, Box<Pending>>,
-    /// Names by address and by the requester's name.
+    /// This end's names, by the requester's address and its own name for the session.
     by_question: BTreeMap<(SocketAddr, u64), u64>,
-    /// In the order of the grants.
+    /// Expiry times and names, in the order of the grants.
     order: VecDeque<(Instant, u64)>,
 }
 
@@ -54,14 +54,14 @@ impl PendingSessions {
         self.by_name.get_mut(&name).map(|pending| &mut **pending)
     }
 
-    /// Grants a session under `name`, valid for `time`.
+    /// Grants a session that this end calls `name`. It expires after `time` unless confirmed.
     pub fn grant(&mut self, now: Instant, time: Duration, name: u64, pending: Pending) {
         self.by_question.insert((pending.address, pending.init.session), name);
         self.by_name.insert(name, Box::new(pending));
         self.order.push_back((now + time, name));
     }
 
-    /// Removes a session that has expired, or that exceeds the limit.
+    /// Removes one session that has expired or must make room for another. Call it until it returns `None`.
     pub fn expire(&mut self, now: Instant) -> Option<Pending> {
         while self.order.front().is_some_and(|&(until, _)| until <= now || self.by_name.len() >= MAX_PENDING)
         {

@@ -1,13 +1,13 @@
-//! Ring of records of any size from one producer to one consumer. All messages use it. The two may be processes that do
-//! not trust each other.
+//! Single-producer, single-consumer ring of variable-length records. All messages use it. Producer and consumer may be
+//! processes that do not trust each other.
 //!
 //! The producer only stores to the lines, and the consumer only loads from them; its process may map them read-only.
 //! The consumer's position is in a word of its own memory, which the producer maps read-only. A record is a header word
 //! of eight bytes and a body, in consecutive lines; it starts on a line. The low 32 bits of the header word are the
 //! number of bytes of header word and body; the high 32 bits are the caller's. Zero means: nothing here yet. `SKIP`
-//! means: nothing up to the end of the lines; the next record is in line 0. So it is behind a record whose length has
-//! the bit `TURN`. The meaning of a body, the validation of its bytes, and sleeping ([`crate::doorbell`]) are left to
-//! the caller.
+//! means: nothing up to the end of the lines, and the next record is in line 0. Bit `TURN` of a record's length means
+//! the same for the lines after that record. The meaning of a body, the validation of its bytes, and sleeping
+//! ([`crate::doorbell`]) are left to the caller.
 //!
 //! A record costs two plain stores besides the body; a poll that finds nothing costs one load. There is no locked
 //! instruction and no fence instruction on x86-64; on aarch64 there is a load barrier for each record.
@@ -16,16 +16,16 @@
 //! `count` lines, a power of two; the line of a position is its remainder):
 //! I1. `head <= position <= tail < head + count`, where `head` is the word and `position` the consumer's own.
 //! I2. Lines `head..tail` hold records and are the consumer's; the others are the producer's.
-//! I3. The header word in the line of `tail` is 0 until the record there is published: whoever published the record
-//!     before it had stored that 0 first, in a line that it owned. So a record of `n` lines takes `n + 1` free ones,
-//!     and the consumer never takes stale bytes for a header word.
-//! I4. Only `Consumer` stores `head`. Only `Producer` stores lines, and it loads none: if the consumer's process can
-//!     write them too (`ofi-shm/pair.rs`), it can spoil only what it reads itself. A record takes at most a quarter of
-//!     the lines and one more, and `SKIP` skips fewer than that, so that a record with a skip before it always fits
-//!     into an empty ring. A record takes all lines to the end (`TURN`) only if the consumer has read everything before
-//!     it and it does not start in line 0; line 0 is then free for the 0 of I3.
-//! I5. No value found in memory that the other side writes leads outside the lines: `current` comes from this side's
-//!     own position, and a length is compared with what is left before the end.
+//! I3. The header word in the line of `tail` is 0 until the record there is published: publishing a record first stores
+//!     0 in the line after it, which the producer owns. So a record of `n` lines needs `n + 1` free ones, and the
+//!     consumer never takes stale bytes for a header word.
+//! I4. Only `Consumer` stores `head`. Only `Producer` stores lines, and it loads none: a consumer's process that can
+//!     write them too (`ofi-shm/pair.rs`) can corrupt only what it reads itself. A record takes at most a quarter of
+//!     the lines plus one, and `SKIP` skips fewer than that, so a skip and a record always fit into an empty ring. A
+//!     record takes all lines to the end (`TURN`) only if the consumer has read everything before it and it does not
+//!     start in line 0; line 0 is then free for the 0 of I3.
+//! I5. No value that the other side writes leads outside the lines: `current` comes from this side's own position, and
+//!     a length is compared with what is left before the end.
 //! Pairs: PUBLISH on the header word, `publish` (Release) to `peek` (Acquire): the body is visible, and so
 //!            is the 0 in the line after it.
 //!        RECYCLE on `head`, `publish_head` (Release) to `refresh_head` (Acquire): the lines before it
@@ -45,14 +45,14 @@ use crate::{
 /// Bytes of the header word.
 pub const HEADER: usize = 8;
 
-/// Header word of a skip. Its low half is too small to be a length, so skips cost a reader of records nothing.
+/// Header word of a skip. Its low half is below the minimum length, so the check of a length finds it at no cost.
 const SKIP: u64 = 1;
 
-/// In the low half of a header word, beside the length: the next record is in line 0, wherever this one ends.
+/// Bit in the low half of a header word, beside the length: the next record is in line 0.
 const TURN: usize = 1 << 31;
 
-/// Lines after which a record turns, if it may, in a ring of `count` lines. In one of 512 lines, two messages of 4 KiB
-/// are a lap then.
+/// Lines after which a record may turn, in a ring of `count` lines. In a ring of 512 lines, two messages of 4 KiB then
+/// make a lap.
 const fn short_lap(count: u64) -> u64 {
     count / 8 + count / 64
 }
@@ -60,13 +60,13 @@ const fn short_lap(count: u64) -> u64 {
 /// The number of lines ahead of the next record that the producer prefetches.
 const AHEAD: usize = 4;
 
-/// Lines of the longest record in a ring of `count` lines: a payload of a quarter of the ring, behind a line of its own
-/// for the header word and what else precedes it.
+/// Lines of the longest record in a ring of `count` lines: a payload of a quarter of the ring, and a line for its
+/// headers.
 const fn max_lines(count: usize) -> usize {
     count / 4 + 1
 }
 
-/// The maximum length, in bytes, of the body of a record in a ring of `count` lines.
+/// Maximum bytes of a record's body in a ring of `count` lines.
 pub const fn max_body(count: usize) -> usize {
     max_lines(count) * LINE - HEADER
 }
@@ -77,8 +77,8 @@ pub struct Producer {
     /// Line of `tail`.
     current: NonNull<Line>,
     tail: u64,
-    /// A record that ends at or before this position fits without another check. The nearer of two positions: the end
-    /// of the lines, and the last one that leaves a line for the 0 of I3.
+    /// A record that ends at or before this position fits: the end of the lines or the last position that leaves a line
+    /// for the 0 of I3, whichever comes first.
     usable: u64,
     max_body: usize,
     lines: Lines,
@@ -93,8 +93,8 @@ pub struct Producer {
 unsafe impl Send for Producer {}
 
 impl Producer {
-    /// The writing end of a new ring in `lines`, which are all zero, with the word `head`, which is 0. If they have
-    /// other content, this end is still sound, but the consumer will see invalid data.
+    /// The writing end of a new ring. `lines` and the word `head` are all zero; other content is sound, but the
+    /// consumer will see invalid data.
     ///
     /// # Safety
     /// While the value lives, `lines` are also writable, and in this process only this value and at most one
@@ -112,8 +112,8 @@ impl Producer {
         }
     }
 
-    /// Uses `head` as the consumer's word from now on, for a ring that is filled before its consumer is known. The
-    /// previous word was a stand-in that stayed 0.
+    /// Uses `head` as the consumer's word from now on. Until then, a ring whose consumer is not known yet uses a word
+    /// that stays 0.
     ///
     /// # Safety
     /// `head` is aligned and stays readable while the value lives.
@@ -122,7 +122,7 @@ impl Producer {
     }
 
     /// Finds room for a record with a body of `body_len` bytes. Wait-free; reads the consumer's cache line only when
-    /// the ring looks full. Nothing changes until the slot is published.
+    /// the ring looks full. The consumer sees no record until the slot is published.
     ///
     /// # Errors
     /// [`ReserveError::TooBig`] for a body of more than [`max_body`] bytes, [`ReserveError::Full`] until the consumer
@@ -142,10 +142,10 @@ impl Producer {
         Ok(Slot { line: self.current, end, total, producer: self })
     }
 
-    /// As [`reserve`](Self::reserve). If a short lap is over and the consumer has read everything before, the record
-    /// *turns*: the one after it is in line 0. So two endpoints that answer each other use a part of the ring that
-    /// stays in their first-level caches. For long records between near cores: it reads the consumer's cache line,
-    /// though rarely while the consumer lags behind.
+    /// As [`reserve`](Self::reserve). If a short lap is over and the consumer has read all earlier records, the record
+    /// *turns*: the one after it is in line 0. So a ping-pong uses a part of the ring that stays in the first-level
+    /// caches. For long records between near cores: it reads the consumer's cache line, though rarely while the
+    /// consumer lags behind.
     ///
     /// # Errors
     /// As [`reserve`](Self::reserve).
@@ -161,7 +161,7 @@ impl Producer {
                 self.turn_at = start + short_lap(count);
             } else {
                 self.turn_at = wrap + short_lap(count);
-                // `publish` fetches those behind.
+                // `publish` prefetches the lines after these.
                 for line in 1..AHEAD as u64 {
                     prefetch_to_write::<0>(self.lines.at(wrap + line).as_ptr());
                 }
@@ -172,8 +172,8 @@ impl Producer {
         self.reserve(body_len)
     }
 
-    /// Whether the consumer has published that it has read everything, which it does when it finds the ring empty. A
-    /// peer's false claim is not detected.
+    /// Whether the consumer has published that it has read everything; see [`Consumer::flush`]. A false claim is not
+    /// detected.
     pub fn is_drained(&self) -> bool {
         self.load_head() == self.tail
     }
@@ -246,14 +246,13 @@ impl Producer {
     }
 }
 
-/// Room for one record. Write the body, then publish it. Dropping it leaves no trace in the ring; if the record was to
-/// turn, this lap does not.
+/// Room for one record. Write the body, then publish it. Dropping it sends nothing; if the record was to turn, this lap
+/// goes on to the end of the lines.
 #[derive(Debug)]
 #[must_use = "nothing is sent until the slot is published"]
 pub struct Slot<'a> {
     producer: &'a mut Producer,
-    /// `current` and the position after the record, stored here so that the compiler need not load and add them again
-    /// after the body is written.
+    /// `current` and the position after the record: copies that the compiler need not reload after the body is written.
     line: NonNull<Line>,
     end: u64,
     /// The low half of the header word: bytes, and perhaps `TURN`.
@@ -339,7 +338,7 @@ impl Consumer {
         self.load_header() != 0
     }
 
-    /// Where the next record is, in lines since the ring began.
+    /// The position of the next record, in lines since the ring began.
     pub fn position(&self) -> u64 {
         self.position
     }
@@ -351,15 +350,15 @@ impl Consumer {
         (self.load_header() >> 32) as u32
     }
 
-    /// Moves on to the record after `record`, which is the one that `peek` returned last. Its lines are published as
-    /// read once they amount to an eighth of the ring, or by [`flush`](Self::flush).
+    /// Consumes `record`, which `peek` returned last. Lines read are published once they amount to an eighth of the
+    /// ring, or by [`flush`](Self::flush).
     #[inline]
     pub fn advance(&mut self, record: &Record) {
         self.step(record.lines);
     }
 
-    /// Tells the producer about every line read so far. Call it when the ring is found empty after a record. Without it
-    /// nothing gets stuck, but the producer does not see that the ring is drained.
+    /// Publishes all lines read so far. Call it when the ring is found empty after a record. Without it nothing gets
+    /// stuck, but the producer does not see that the ring is drained.
     #[inline]
     pub fn flush(&mut self) {
         if self.position + self.quantum != self.publish_at {
@@ -367,7 +366,7 @@ impl Consumer {
         }
     }
 
-    /// Starts to fetch the second line of the next record.
+    /// Prefetches the second line of the next record.
     ///
     /// Do not call it in every turn of a loop that waits: there it takes the line from a producer that is writing it.
     /// Half a round trip of 120-byte bodies takes 118 ns without it, and 149 ns with it in the loop (measured between
@@ -411,7 +410,7 @@ impl Consumer {
         })
     }
 
-    /// Handles `word`, which is not a record's length: that of a record that turns, or a skip, with what is in line 0.
+    /// Handles a header word that is no plain length: a record that turns, or a skip and the record in line 0.
     #[cold]
     #[inline(never)]
     fn accept_other(&mut self, mut word: u64) -> Result<Option<Record>, Corrupt> {
@@ -422,7 +421,7 @@ impl Consumer {
         if word == 0 {
             return Ok(None);
         }
-        // No record in line 0 turns (I4): it would be an endless chain of itself.
+        // No record in line 0 turns (I4): it would be its own successor.
         let is_endless = word != length && self.position.is_multiple_of(self.lines.count() as u64);
         if body_len(length) > self.max_body || is_endless {
             return Err(Corrupt);
@@ -464,8 +463,8 @@ impl Consumer {
     }
 }
 
-/// A record in the ring. Only one thing has been checked: `body_len` bytes from `body` on lie in the lines. They belong
-/// to the producer, and a hostile one may change them at any time: copy, then check.
+/// A record in the ring. Only its bounds have been checked: `body_len` bytes at `body` lie in the lines. A hostile
+/// producer may change them at any time: copy, then check.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Record {
@@ -481,8 +480,7 @@ pub struct Record {
 
 #[cfg(not(loom))]
 impl Record {
-    /// Starts to fetch the lines of the body into the second-level cache, for a body that its writer did not leave in
-    /// any cache.
+    /// Prefetches the body into the second-level cache, for a body that its writer left in no cache.
     pub fn prefetch(&self) {
         for at in (0..self.body_len).step_by(LINE) {
             prefetch_near(self.body.wrapping_add(at));
@@ -490,7 +488,7 @@ impl Record {
     }
 }
 
-/// Why there is no room for a record.
+/// The reason why [`Producer::reserve`] found no room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReserveError {
     /// The consumer has not read enough yet.
@@ -499,7 +497,7 @@ pub enum ReserveError {
     /// The body is longer than [`max_body`]; it will never fit.
     #[error("the record is longer than a quarter of the ring and a line")]
     TooBig,
-    /// The consumer claims a position that it cannot have.
+    /// The consumer published an impossible position.
     #[error("the consumer's position is impossible")]
     Corrupt,
 }
@@ -509,7 +507,7 @@ pub enum ReserveError {
 #[error("a header word in the ring is impossible")]
 pub struct Corrupt;
 
-/// Lines of a record of `total` bytes, a value far from overflow.
+/// Lines of a record of `total` bytes, which is far from overflow.
 #[inline(always)]
 #[expect(clippy::manual_div_ceil, reason = "`div_ceil` allows for overflow, which costs two instructions")]
 fn lines_of(total: usize) -> u64 {

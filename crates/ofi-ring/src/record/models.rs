@@ -1,4 +1,4 @@
-//! Models in loom.
+//! Loom models of the ring.
 
 use loom::thread;
 
@@ -15,7 +15,7 @@ struct Shared {
     head: AtomicU64,
 }
 
-/// Whether records turn where they may.
+/// How records are reserved: never turning, or turning after a short lap.
 #[derive(Clone, Copy)]
 enum Turns {
     Never,
@@ -36,7 +36,7 @@ fn ring(count: usize, turns: Turns) -> (Tx, Rx) {
 }
 
 impl Tx {
-    /// Sends a record full of `id`, or returns the error.
+    /// Sends a record whose lines all hold `id`.
     fn send(&mut self, id: u64, body_len: usize) -> Result<(), ReserveError> {
         let slot = match self.1 {
             Turns::Never => self.0.reserve(body_len)?,
@@ -58,7 +58,7 @@ impl Tx {
 }
 
 impl Rx {
-    /// Takes a record, if there is one. Checks that every line holds its number, and returns the number.
+    /// Takes the next record, if there is one. Checks that all its lines hold its number, and returns that.
     fn receive(&mut self) -> Option<u64> {
         let record = self.0.peek().unwrap()?;
         for position in self.0.position..self.0.position + record.lines {
@@ -72,7 +72,7 @@ impl Rx {
     }
 }
 
-/// Lets `sends` race with `polls` polls, then takes the rest. Before that, sends and takes `warm_up`.
+/// Sends and takes `warm_up`. Then lets `sends` race with `polls` polls, and takes the rest.
 fn check(count: usize, turns: Turns, warm_up: &'static [usize], sends: &'static [usize], polls: usize) {
     loom::model(move || {
         let (mut tx, mut rx) = ring(count, turns);
@@ -118,8 +118,8 @@ fn a_skip_may_fill_the_ring() {
     check(8, Turns::Never, &[SHORT, SHORT, SHORT], &[LONG, LONG, LONG, SHORT], 2);
 }
 
-/// If the consumer takes the first record in time, and the producer sees that, the second one turns. The next ones then
-/// find its lines taken, or free again.
+/// If the producer sees the first record taken, the second one turns. Later records find its lines taken, or free
+/// again.
 #[test]
 fn a_record_turns_once_all_before_it_is_read() {
     check(8, Turns::Soon, &[], &[SHORT, LONG, SHORT, LONG], 3);
@@ -137,7 +137,7 @@ fn a_skip_waits_for_line_0() {
     check(8, Turns::Never, &[], &[LONG, LONG, LONG, SHORT, LONG], 2);
 }
 
-/// The stores of a producer that saw the ring drained race with no read.
+/// Once the producer has seen the ring drained, its stores race with no read.
 #[test]
 fn a_drained_ring_is_nobody_elses() {
     loom::model(|| {

@@ -10,7 +10,7 @@ use ofi_core::transport::{OutAtomic, Payload, RemoteData};
 
 use crate::token::Token;
 
-/// An operation that waits for a grant. The queue keeps their order.
+/// An operation that waits for a grant.
 pub enum Parked {
     /// An access of this end.
     Rma { id: SlotId, access: Access },
@@ -21,7 +21,7 @@ pub enum Parked {
 }
 
 impl Parked {
-    /// The waiting operation of this end.
+    /// The access of this end, if it is one.
     pub const fn access(&self) -> Option<SlotId> {
         match self {
             Self::Rma { id, .. } | Self::Atomic { id, .. } => Some(*id),
@@ -30,7 +30,7 @@ impl Parked {
     }
 }
 
-/// An access with everything that it needs later.
+/// An access, with all that is needed to start it later.
 pub struct Access {
     pub write: bool,
     pub payload: Payload,
@@ -39,10 +39,10 @@ pub struct Access {
     pub data: Option<RemoteData>,
 }
 
-/// An atomic operation with everything that it needs later.
+/// An atomic operation, with all that is needed to start it later.
 pub struct AtomicAccess {
     pub executor: Executor,
-    /// Operands, then comparands.
+    /// Copies of the operands, then of the comparands.
     pub bytes: Box<[u8]>,
     pub results: Box<[Piece]>,
     pub remote: Box<[RemotePiece]>,
@@ -63,7 +63,7 @@ impl AtomicAccess {
         }
     }
 
-    /// The same as pieces: operands, comparands.
+    /// The operands and the comparands, each as pieces.
     pub fn parts(&self) -> [Vec<Piece>; 2] {
         let (operands, comparands) =
             if self.executor.takes_operands() { self.bytes.split_at(self.len) } else { (&[][..], &[][..]) };
@@ -74,10 +74,10 @@ impl AtomicAccess {
     }
 }
 
-/// All of them, in order.
+/// Parked operations in posting order.
 #[derive(Default)]
 pub struct ParkedQueue {
     pub queue: VecDeque<Parked>,
-    /// The number of accesses of this end among them: later operations must not overtake them.
+    /// Accesses of this end among them. Later operations must not overtake these.
     pub accesses: usize,
 }

@@ -1,7 +1,7 @@
 //! Connection management of a connected endpoint.
 //!
-//! Peer 0 of a connecting endpoint is the passive endpoint first, and the accepting endpoint once its session is open.
-//! All other sessions carry connection management packets only; anything else is a protocol error.
+//! Peer 0 of a connecting endpoint is first the passive endpoint, then the endpoint that accepts. All other sessions
+//! carry only connection management packets; anything else is a protocol error.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -20,7 +20,7 @@ use crate::peer::{Peer, errno_of};
 use crate::probe::Probe;
 use crate::time::now;
 
-/// How long an end resends its last packets after a shutdown.
+/// Time for which an end resends its last packets after a shutdown.
 const GOODBYE: Duration = Duration::from_secs(5);
 
 impl UdpEndpoint {
@@ -49,7 +49,7 @@ impl UdpEndpoint {
         let connection = self.connection()?;
         connection.probe = if watch { Probe::new(from.ip(), to, time) } else { None };
         let strangers = watch && !connection.joined;
-        // The accepting endpoint has an address that is not known yet.
+        // The address of the endpoint that will accept is not known yet.
         self.endpoint.admit(strangers);
         let peer = self.peer_at(to);
         let sender = self.endpoint.sender(time, peer).ok_or(Error::AGAIN)?;
@@ -66,7 +66,7 @@ impl UdpEndpoint {
         let peer = self.peer_at(socket);
         let connection = self.connection()?;
         connection.joined = true;
-        connection.sent.clear(); // packets to others no longer matter
+        connection.sent.clear(); // packets to other peers no longer matter
         self.endpoint.admit(false);
         self.endpoint.swap(0, peer);
         self.peers.swap(0, peer as usize);
@@ -78,7 +78,7 @@ impl UdpEndpoint {
         Ok(())
     }
 
-    /// Ends a session.
+    /// Closes the session with a peer, and forgets the peer.
     fn leave(&mut self, peer: u32) {
         if self.socket.next().is_none() {
             self.flush();
@@ -108,7 +108,7 @@ impl UdpEndpoint {
         self.peers[0].settle_answers(&mut self.common.spare);
         let answers = self.peers[0].long.as_mut().map(|long| std::mem::take(&mut long.answers));
         self.peers[0].lose(&mut self.common, host, 0, errno);
-        // Payloads belong to the application, which gets them back. Answers to reads do not.
+        // Payloads return to the application. Answers to reads stay, to be sent.
         if let Some(answers) = answers {
             self.peers[0].long().answers = answers;
         }
@@ -130,7 +130,7 @@ impl UdpEndpoint {
         let (packets, lost) = (std::mem::take(&mut connection.packets), std::mem::take(&mut connection.lost));
         let one = connection.joined && !connection.parted;
         let address = |peer| self.endpoint.address(peer).map(Address::from);
-        // Numbers may change when an endpoint joins.
+        // Joining renumbers peers, so keep addresses.
         let packets: Vec<_> =
             packets.into_iter().filter_map(|(peer, packet)| Some((address(peer)?, packet))).collect();
         let (mine, others): (Vec<_>, Vec<_>) = lost.into_iter().partition(|&(peer, _)| one && peer == 0);
@@ -155,7 +155,7 @@ impl UdpEndpoint {
         self.look(host, time);
     }
 
-    /// Checks whether the other end exists, and whether the time is over.
+    /// Fails the connection if the peer's host refuses the port, and ends a closing one that is drained or overdue.
     fn look<H: Upcalls<Udp>>(&mut self, host: &mut H, time: Instant) {
         let Some(connection) = self.common.connection.as_deref_mut() else { return };
         if let Some(probe) = &mut connection.probe
@@ -176,7 +176,7 @@ impl UdpEndpoint {
         let reaction = host.packet(from, packet);
         let done = match reaction {
             Reaction::Nothing => {
-                // Confirmed or refused: the other end exists.
+                // The peer has confirmed or refused, so it exists.
                 let confirmed = self.connection().map(|connection| connection.joined);
                 if let (Ok(true), Ok(connection)) = (confirmed, self.connection()) {
                     connection.probe = None;

@@ -12,15 +12,15 @@ use crate::operations::Operations;
 use crate::shared::Membership;
 use crate::threading::Level;
 
-/// Entries for each read of the raw queue: 4 KiB of stack, and more than are ready at once unless a program falls
-/// behind.
+/// Entries of each read of the raw queue. They take 3.5 KiB of stack, and more are ready at once only if a program
+/// falls behind.
 const BATCH: usize = 64;
 
 impl<L: Level> Node<L> {
-    /// Drives progress and returns the next completion, if there is one. Failed operations are completions too.
+    /// Drives progress and returns the next completion, if there is one. A failed operation is a completion too.
     ///
     /// # Errors
-    /// An error of the queue itself. A failed operation is a completion.
+    /// An error of the queue itself.
     #[doc(alias = "fi_cq_read")]
     pub fn poll(&self) -> Result<Option<Completion>> {
         let mut found = None;
@@ -28,7 +28,7 @@ impl<L: Level> Node<L> {
         Ok(found)
     }
 
-    /// [`Node::poll`] for up to `max` completions at once, which are appended to `into`. Returns their number.
+    /// As [`Node::poll`], for up to `max` completions, which are appended to `into`. Returns their number.
     ///
     /// # Errors
     /// As [`Node::poll`]; `into` has the completions that were read before the error.
@@ -43,7 +43,7 @@ impl<L: Level> Node<L> {
         }
     }
 
-    /// Reads the raw queue once for up to `max` entries. Returns the number of entries.
+    /// Reads up to `max` entries of the raw queue, at most `N`. Returns their number.
     #[inline]
     fn read_entries<const N: usize>(&self, max: usize, mut take: impl FnMut(Completion)) -> Result<usize> {
         let mut entries = [CqTaggedEntry::EMPTY; N];
@@ -79,7 +79,7 @@ impl<L: Level> Node<L> {
         }
     }
 
-    /// Converts an entry to the completion of an operation, of the node or of its shared context.
+    /// Converts an entry to the completion of an operation of the node or its shared context.
     #[inline]
     fn complete(
         &self,
@@ -103,9 +103,9 @@ impl<L: Level> Node<L> {
         }
     }
 
-    /// Waits for the next completion. It sleeps, or polls if the node's [wait object](crate::NodeBuilder::wait_obj) is
-    /// [`WaitObj::Yield`](crate::WaitObj::Yield). `None` if there is no completion within `timeout`, or if
-    /// [`Node::signal`] wakes the thread. Without a timeout it waits until there is one.
+    /// Waits for the next completion: sleeps, or polls if the node's [wait object](crate::NodeBuilder::wait_obj) is
+    /// [`WaitObj::Yield`](crate::WaitObj::Yield). `None` if none comes within `timeout` (`None`: no limit) or before
+    /// [`Node::signal`] wakes the thread.
     ///
     /// # Errors
     /// `FI_EINVAL` for a node that was opened with `FI_WAIT_NONE`; an error of the queue.
@@ -122,7 +122,7 @@ impl<L: Level> Node<L> {
         }
     }
 
-    /// Waits until a poll is worthwhile. `false` after the deadline and after a signal.
+    /// Waits until a poll may find something. `false` after the deadline or a signal.
     pub(crate) fn wait_ready(&self, deadline: Option<Instant>) -> Result<bool> {
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         if self.yields {
@@ -130,7 +130,7 @@ impl<L: Level> Node<L> {
             let late = left.is_some_and(|left| left.is_zero());
             return Ok(!late && !self.signaled.swap(false, Ordering::Relaxed));
         }
-        // This takes no entries: this thread or another one polls for them later.
+        // Takes no entries: a later poll does, of this thread or another.
         match self.cq.read_wait(&mut CqBuffer::new::<CqTaggedEntry>(&mut []), left) {
             Err(error) if error.is_again() => Ok(false),
             Err(error) if error != Errno::EAVAIL => Err(error),
@@ -138,7 +138,7 @@ impl<L: Level> Node<L> {
         }
     }
 
-    /// The queue, for waking a waiting thread even after the node is closed.
+    /// The queue, to wake a waiting thread even after the node is closed.
     pub(crate) fn queue(&self) -> &std::sync::Arc<dyn ofi_api::CompletionQueue> {
         &self.cq
     }
@@ -161,8 +161,8 @@ impl<L: Level> Node<L> {
         Some(unsafe { BorrowedFd::borrow_raw(fd) })
     }
 
-    /// Whether the caller may block on [`Node::wait_fd`] (`fi_trywait`). If so, it becomes readable when there is
-    /// something to poll for.
+    /// Whether the caller may block on [`Node::wait_fd`] (`fi_trywait`). If so, the descriptor becomes readable when a
+    /// poll may find something.
     ///
     /// # Errors
     /// `FI_EINVAL` for a node without a wait object.

@@ -1,4 +1,4 @@
-//! The sockets of a meeting, of either kind.
+//! The sockets of a rendezvous, TCP or Unix.
 
 use std::fs::{File, TryLockError};
 use std::io::{self, ErrorKind, Read, Write};
@@ -16,10 +16,10 @@ pub enum Stream {
 }
 
 impl Stream {
-    /// Connects to the host of a meeting. `None` if no process listens (yet).
+    /// Connects to the process that listens at `place`. `None` if none listens yet. `limit` bounds a TCP connect.
     ///
     /// # Errors
-    /// The reason why the place is unreachable.
+    /// The system's error, if retrying is no use; `Unsupported` for a folder.
     pub fn connect(place: &Place, limit: Duration) -> io::Result<Option<Self>> {
         let stream = match place {
             Place::Tcp(address) => TcpStream::connect_timeout(address, limit).map(Self::Tcp),
@@ -27,7 +27,7 @@ impl Stream {
             Place::Folder(_) => Err(ErrorKind::Unsupported.into()),
         };
         match stream {
-            // A TCP socket whose own port happens to be the port that it connects to is connected to itself.
+            // A TCP socket that was given the port that it connects to is connected to itself.
             Ok(Self::Tcp(stream)) if stream.local_addr()? == stream.peer_addr()? => Ok(None),
             Ok(stream) => Ok(Some(stream)),
             Err(error) if is_absence(&error) => Ok(None),
@@ -43,7 +43,7 @@ impl Stream {
     }
 }
 
-/// Whether an error means that no process is listening or reachable yet.
+/// Whether an error means that no process listens or is reachable yet.
 fn is_absence(error: &io::Error) -> bool {
     use ErrorKind::*;
     matches!(
@@ -82,17 +82,17 @@ impl Write for Stream {
     }
 }
 
-/// The listening socket of a meeting.
+/// The listening socket of a rendezvous.
 pub enum BootstrapListener {
     Tcp(TcpListener),
     Unix { listener: UnixListener, path: PathBuf, _lock: File },
 }
 
 impl BootstrapListener {
-    /// Opens the place, if it is on this host and no other process has it open.
+    /// Listens at `place`. `None` if it is on another host, or another process listens there.
     ///
     /// # Errors
-    /// The reason why no process can open it.
+    /// Other errors of the system; `Unsupported` for a folder.
     pub fn open(place: &Place) -> io::Result<Option<Self>> {
         let listener = match place {
             Place::Tcp(address) => match TcpListener::bind(address) {
@@ -103,7 +103,7 @@ impl BootstrapListener {
                 Err(error) => return Err(error),
             },
             Place::Unix(path) => {
-                // A socket file outlives its process, but a lock does not: the lock tells whether the process is alive.
+                // A socket file outlives its process, but a lock does not: it shows whether the process is alive.
                 let lock = File::create(path.with_added_extension("lock"))?;
                 match lock.try_lock() {
                     Ok(()) => {}
@@ -145,7 +145,7 @@ impl BootstrapListener {
 impl Drop for BootstrapListener {
     fn drop(&mut self) {
         if let Self::Unix { path, .. } = self {
-            let _ = std::fs::remove_file(path); // otherwise the next process that opens the place would remove it
+            let _ = std::fs::remove_file(path); // while the lock is held, so the file is still ours
         }
     }
 }

@@ -179,7 +179,7 @@ impl Group {
         self.process == std::process::id()
     }
 
-    /// The first time after this one at which the thread looks anyway.
+    /// Rounds `time` up to a multiple of [`STEP`] after `since`.
     fn in_step(&self, time: Instant) -> Instant {
         let steps = time.saturating_duration_since(self.since).as_nanos().div_ceil(STEP.as_nanos());
         self.since + STEP * u32::try_from(steps).unwrap_or(u32::MAX)

@@ -1,5 +1,5 @@
-//! The endpoints of a shared receive context, and their operations on it: arriving messages, returned room, lost peers,
-//! leaving.
+//! The endpoints bound to a shared receive context, and their operations on it: matching arrivals, returning credits,
+//! losing peers, leaving.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
@@ -17,10 +17,10 @@ use crate::slots::SlotId;
 use crate::transport::{Arrived, PeerId, Transport};
 
 impl<T: Transport> SharedRx<T> {
-    /// Adds an endpoint.
+    /// Binds an endpoint.
     ///
     /// # Errors
-    /// `FI_EBUSY` if the maximum number of endpoints is bound.
+    /// `FI_EBUSY` if `max_ep_srx_ctx` endpoints are bound.
     pub(in crate::endpoint) fn join(self: &Arc<Self>, core: Weak<EpCore<T>>) -> Result<SharedPart<T>> {
         let mut guard = self.state.lock();
         let limit = self.domain.info.domain_attr.max_ep_srx_ctx;
@@ -40,7 +40,7 @@ impl<T: Transport> SharedRx<T> {
     /// Takes the address vector of an endpoint that is being enabled.
     ///
     /// # Errors
-    /// `FI_EINVAL` if another endpoint uses a different one.
+    /// `FI_EINVAL` if the context's other endpoints use a different one.
     pub(in crate::endpoint) fn use_av(&self, av: &Arc<Av>) -> Result<()> {
         let mut guard = self.state.lock();
         match &guard.av {
@@ -63,7 +63,7 @@ impl<T: Transport> SharedRx<T> {
 pub struct SharedPart<T: Transport> {
     pub context: Arc<SharedRx<T>>,
     pub(super) member: u32,
-    /// The context's number of each peer, plus 1; 0 if it is not known yet.
+    /// By peer: its number in the context plus 1, or 0 if none is assigned yet.
     senders: Vec<u32>,
 }
 
@@ -71,7 +71,7 @@ impl<T: Transport> SharedPart<T> {
     /// As [`RxQueue::arrive`].
     ///
     /// # Safety
-    /// As there.
+    /// As [`RxQueue::arrive`].
     pub unsafe fn arrive(
         &mut self,
         peers: &Peers,
@@ -126,15 +126,15 @@ impl<T: Transport> SharedPart<T> {
         self.context.state.lock().queue.matcher.held_by(sender)
     }
 
-    /// Whether messages of a peer wait here, or may be about to complete a receive: matched messages are completed
-    /// after the context's lock is released.
+    /// Whether the context has unexpected messages of a peer, or matched messages of any peer: those complete their
+    /// receives only after the context's lock is released.
     pub fn knows(&self, peer: PeerId) -> bool {
         let guard = self.context.state.lock();
         let waits = self.sender(peer).is_some_and(|sender| guard.queue.matcher.envelopes_of(sender) > 0);
         waits || self.context.settling.load(Ordering::Acquire) > 0
     }
 
-    /// The number is free for another peer.
+    /// Releases the context's number of a peer.
     pub fn forget(&mut self, peer: PeerId) {
         let number = self.senders.get_mut(peer as usize).map_or(0, std::mem::take);
         if let Some(number) = number.checked_sub(1) {
@@ -142,7 +142,7 @@ impl<T: Transport> SharedPart<T> {
         }
     }
 
-    /// Changes waiting messages of a peer.
+    /// Applies `lose` to each message of a lost peer that arrived through this endpoint and is not complete.
     pub fn lose(&self, peer: PeerId, mut lose: impl FnMut(&mut Kept<T>)) {
         let Some(sender) = self.sender(peer) else { return };
         let mine = |kept: &Kept<T>| kept.member == self.member && kept.peer == peer;
@@ -158,7 +158,7 @@ impl<T: Transport> SharedPart<T> {
         }));
     }
 
-    /// Removes a closing endpoint: its waiting messages are dropped, and the room of its receives is returned.
+    /// Unbinds a closing endpoint: drops its unexpected messages, and returns the credits of its receives.
     pub fn leave(&self, filling: &[Filling]) {
         let mut guard = self.context.state.lock();
         let state = &mut *guard;

@@ -4,7 +4,7 @@
 use std::io;
 use std::ptr::null_mut;
 
-/// The size of a huge page if the system does not report it: x86-64's, and AArch64's with 4 KiB pages.
+/// The default huge page size in bytes of x86-64, and of AArch64 with 4 KiB pages.
 const HUGE: usize = 2 << 20;
 
 /// Maps a huge page from those that the administrator has reserved.
