@@ -1,11 +1,13 @@
-//! What thousands cost: regions, flows, idle ends, sessions, streams, peers. Each row is measured in a process of its
-//! own, beside an earlier build of this program if one is given (`ofi-benches scale --beside PATH`), by turns.
+//! What thousands cost: regions, flows, idle ends, sessions, streams, peers, and the work of a stopped peer. Each row is
+//! measured in a process of its own, beside an earlier build of this program if one is given (`ofi-benches scale
+//! --beside PATH`), by turns.
 
 mod agents;
 mod media;
 mod peers;
 mod sessions;
 mod sockets;
+mod stopped;
 
 use std::path::Path;
 use std::process::Command;
@@ -34,7 +36,7 @@ fn figure(what: impl Into<String>, value: f64, bound: Option<f64>) -> Figure {
 /// A row: its key, and what measures it.
 type Row = (&'static str, fn() -> Result<Vec<Figure>>);
 
-const ROWS: [Row; 10] = [
+const ROWS: [Row; 13] = [
     ("prepare", agents::prepare),
     ("post", agents::post_beside_prepare),
     ("sessions", sessions::measure),
@@ -45,6 +47,9 @@ const ROWS: [Row; 10] = [
     ("peers-udp", peers::over_udp),
     ("peers-tcp", peers::over_tcp),
     ("tcp-peers", sockets::peers),
+    ("stopped-shm", stopped::over_shm),
+    ("stopped-udp", stopped::over_udp),
+    ("stopped-tcp", stopped::over_tcp),
 ];
 
 /// Runs of each build, of which the best counts: other work of the machine only adds.
@@ -100,6 +105,9 @@ fn run(program: &Path, key: &str) -> Result<Vec<Figure>> {
 pub fn row(key: &str) -> Result<()> {
     if let Some(provider) = key.strip_prefix(peers::SERVER) {
         return peers::serve(provider);
+    }
+    if let Some(provider) = key.strip_prefix(stopped::SERVER) {
+        return stopped::serve(provider);
     }
     let (_, measure) = ROWS
         .iter()
