@@ -13,7 +13,7 @@ use ofi_core::slots::SlotId;
 use ofi_core::transport::{Announced, Arrived, Delivery, PeerId, RemoteData, RxName, Upcalls};
 
 use crate::Tcp;
-use crate::bulk::{Role, Stripes, stripe};
+use crate::bulk::{Bulk, Role, Stripes, stripe};
 use crate::common::Common;
 use crate::conn::{AHEAD, AnnouncedMessage, Body, Conn, EAGER, Peer, Spool, Stall, To};
 use crate::op::{TcpOp, Token};
@@ -45,6 +45,8 @@ pub enum Broken {
     Unexpected(&'static str),
     /// A forbidden access of a peer that takes no refusal: C's protocol has none.
     Access(Errno),
+    /// What it sent was lost with another connection to it.
+    Lost,
 }
 
 impl fmt::Display for Broken {
@@ -52,6 +54,7 @@ impl fmt::Display for Broken {
         match self {
             Self::Malformed(malformed) => write!(f, "it sent {malformed}"),
             Self::Unexpected(what) => write!(f, "it sent {what}"),
+            Self::Lost => f.write_str("a stripe was lost with its bulk connection"),
             Self::Access(errno) => write!(f, "it may not access the memory that it named ({errno})"),
         }
     }
@@ -146,8 +149,7 @@ impl Conn {
                 PacketStep::Took(payload) => {
                     used += header + payload;
                     if self.stripes > 0 && !matches!(packet, Packet::Striped { .. }) {
-                        let bulk = at.lane.bulk.as_deref();
-                        self.expect_stripes(bulk.map_or(0, |bulk| bulk.incoming.len()))?;
+                        self.expect_stripes(at.lane.bulk.as_deref())?;
                     }
                     if self.body.as_ref().is_some_and(Body::is_long) {
                         self.ahead = AHEAD.0;
@@ -278,12 +280,16 @@ impl Conn {
         }
     }
 
-    /// The payload that begins now is striped, over the peer's `incoming` bulk connections: it uses none before this
-    /// end has listed it.
+    /// The payload that begins now is striped, over bulk connections of the peer: it uses none before this end has
+    /// listed it.
     #[cold]
-    fn expect_stripes(&mut self, incoming: usize) -> Result<(), Broken> {
+    fn expect_stripes(&mut self, bulk: Option<&Bulk>) -> Result<(), Broken> {
         let count = std::mem::take(&mut self.stripes);
+        let (incoming, lost) = bulk.map_or((0, false), |bulk| (bulk.incoming.len(), bulk.lost));
         if self.role != Role::Main || usize::from(count) > incoming + 1 {
+            if lost {
+                return Err(Broken::Lost);
+            }
             return Err(Broken::Unexpected("more stripes than there are bulk connections"));
         }
         let body = self.body.as_mut().ok_or(Broken::Unexpected("stripes of no payload"))?;

@@ -1,9 +1,10 @@
 //! Opens and accepts [bulk connections](crate::bulk), sends and takes the stripes on them, and ends them.
 //!
-//! A bulk connection that fails while it may have bytes under way ends the main connection, as its own failure does.
-//! One that is idle is closed by the end that has opened it, and opened again when it is needed.
+//! A bulk connection that fails ends alone if no stripe is lost with it. If one is, its sender sends no more on the main
+//! connection, and its receiver ends that as soon as it needs the stripe: messages before it are taken by both ends.
+//! An idle one is closed by the end that has opened it, and opened again when it is needed.
 
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::Instant;
 
 use ofi_api::{Errno, OpFlags};
@@ -92,7 +93,7 @@ impl TcpEndpoint {
         let Some(bulk) = self.bulk(peer).filter(|bulk| !bulk.waiting.is_empty()) else { return ready };
         bulk.used = Instant::now();
         for OutStripe { to, packet, source, range } in std::mem::take(&mut bulk.waiting) {
-            let Some(conn) = self.conn(to) else { continue }; // it has ended, and ends the main connection
+            let Some(conn) = self.conn(to) else { continue }; // it has ended, and stops the main connection
             conn.out.header(&packet, conn.order);
             match source {
                 Source::Lent(op) => conn.out.lend_range(op, range),
@@ -252,6 +253,7 @@ impl TcpEndpoint {
                 return Ok(used);
             };
             (conn.body, conn.stripes, conn.ahead) = (Some(body), index, AHEAD.0);
+            conn.striped = number + 1;
             used += header;
         }
     }
@@ -320,30 +322,58 @@ impl TcpEndpoint {
         errno: Errno,
     ) {
         let Some(bulk) = self.bulk(peer) else { return };
-        let is_used = conn.role == Role::BulkIn || bulk.ready.contains(&id);
+        let is_used = bulk.ready.contains(&id);
+        let waits = bulk.waiting.iter().any(|stripe| stripe.to == id);
         bulk.forget(id);
-        if conn.phase != Phase::Ready {
+        if conn.phase != Phase::Ready || (conn.role == Role::BulkOut && is_used) {
             bulk.not_before = Instant::now() + RETRY_PAUSE;
-            return;
         }
-        let left = bulk.incoming.len();
-        let Some((main, state)) = self.main(peer) else { return };
-        // Each stripe that is missing comes on a connection of its own.
-        let stripes = state.body.as_ref().and_then(|body| body.stripes);
-        let is_short = stripes.is_some_and(|stripes| stripes.missing() > left);
-        // After anything other than the end of the stream nobody knows what has arrived.
-        let is_end = |socket: BorrowedFd<'_>| sys::is_connected(socket) && sys::has_ended(socket);
-        let has_ended = conn.socket.as_ref().is_some_and(|socket| is_end(socket.as_fd()));
-        let is_inside = match conn.role {
-            Role::BulkOut => !is_drained(conn),
-            _ => conn.body.is_some() || !conn.stash.is_empty() || is_short,
-        };
-        if is_used && (is_inside || !has_ended) {
-            self.read(host, main, false); // what the peer has sent before its end must not be lost
-            if self.main(peer).is_some_and(|(now, _)| now == main) {
+        let Some((main, _)) = self.main(peer).filter(|_| conn.phase == Phase::Ready) else { return };
+        tracing::info!(
+            target: "ofi::tcp::ep_ctrl", peer = %self.lanes[peer as usize].address, error = errno.name(),
+            "a bulk connection has ended"
+        );
+        match conn.role {
+            // What the peer's host has, the peer reads. It cannot go on without the rest.
+            Role::BulkOut if is_used && (waits || !is_drained(conn)) => self.stop_main(host, main, errno),
+            Role::BulkOut => {}
+            _ if conn.body.is_some() || is_ended_here(conn) || self.is_short(peer) => {
+                self.flush(host, main); // acknowledgements
+                self.resume(host, main);
                 self.lose(host, main, errno);
             }
+            _ => {
+                let is_clean = conn.stash.is_empty() && conn.socket.as_ref().is_some_and(ended_by_peer);
+                if let Some(bulk) = self.bulk(peer).filter(|_| !is_clean) {
+                    bulk.lost = true;
+                }
+            }
         }
+    }
+
+    /// Stripes of this end are lost, so the peer processes nothing that follows their packet: this end sends no more.
+    /// It takes what the peer has sent.
+    fn stop_main<H: Upcalls<Tcp>>(&mut self, host: &mut H, main: SlotId, errno: Errno) {
+        self.flush(host, main);
+        let Some(conn) = self.conn(main) else { return };
+        if let Some(socket) = &conn.socket {
+            sys::end_sending(socket.as_fd());
+        }
+        conn.stop_sending(errno);
+        self.read(host, main, false);
+        self.end_operations(host, main);
+        self.want_of(main);
+    }
+
+    /// Whether the payload that arrives awaits more stripes than connections can bring: each brings one.
+    fn is_short(&mut self, peer: PeerId) -> bool {
+        let Some((_, main)) = self.main(peer) else { return false };
+        let Some(stripes) = main.body.as_ref().and_then(|body| body.stripes) else { return false };
+        let striped = main.striped;
+        let incoming = self.bulk(peer).map_or_else(Vec::new, |bulk| bulk.incoming.clone());
+        let may_bring = |conn: &Conn| conn.body.is_some() || conn.striped < striped;
+        let left = incoming.into_iter().filter(|&id| self.conn(id).is_some_and(|conn| may_bring(conn)));
+        stripes.missing() > left.count()
     }
 
     /// The main connections that wait for stripes, of which no bulk connection can bring one: each waits itself. A peer
@@ -393,6 +423,18 @@ impl TcpEndpoint {
             }
         }
     }
+}
+
+/// Whether a peer that is connected has said its end.
+fn ended_by_peer(socket: &OwnedFd) -> bool {
+    sys::is_connected(socket.as_fd()) && sys::has_ended(socket.as_fd())
+}
+
+/// Whether this end has ended a connection, because of what the peer has sent: some of it was not taken.
+fn is_ended_here(conn: &Conn) -> bool {
+    let is_open = |socket: &OwnedFd| sys::is_connected(socket.as_fd()) && !sys::has_ended(socket.as_fd());
+    let mismatch = conn.tls.as_ref().and_then(|session| session.mismatch());
+    conn.broken.is_some() || mismatch.is_some() || conn.socket.as_ref().is_some_and(is_open)
 }
 
 /// Whether the peer's host has everything.

@@ -41,7 +41,7 @@ use crate::op::TcpOp;
 use crate::outgoing::{Lender, Outgoing, Stop};
 use crate::stream::Through;
 use crate::sys::{self, Found, Interest, Ready};
-use crate::taking::{At, VECTORS};
+use crate::taking::{At, Broken, VECTORS};
 use crate::tls::Security;
 use crate::{Tcp, address, ports, settings};
 
@@ -478,7 +478,10 @@ impl TcpEndpoint {
             conn.take(&mut At { common: &mut self.common, lane, host, peer, on: id }, bytes)
         };
         taken.map_err(|broken| {
-            self.common.counts.broken += 1;
+            self.common.counts.broken += u64::from(broken != Broken::Lost);
+            if conn.role.is_bulk() {
+                conn.broken = Some(Errno::ECONNRESET);
+            }
             static LIMIT: Limit = Limit::new();
             if let Some(more) = LIMIT.pass() {
                 let address = self.lanes[peer as usize].address;
@@ -523,31 +526,31 @@ impl TcpEndpoint {
     pub(crate) fn flush<H: Upcalls<Tcp>>(&mut self, host: &mut H, id: SlotId) {
         let Some(mut conn) = self.conns.get_mut(id).and_then(Option::take) else { return };
         let stop = self.flush_to(host, &mut conn);
-        let (is_bulk, awaits) = (conn.role.is_bulk(), conn.stalled == Some(Stall::Stripes));
+        let is_bulk = conn.role.is_bulk();
         self.want(id, &mut conn);
         if let Some(slot) = self.conns.get_mut(id) {
             *slot = Some(conn);
         }
         if let Stop::Failed(errno) = stop {
             let errno = if errno.get() == libc::EPIPE { Errno::ECONNRESET } else { errno };
-            // What the peer has sent before says more than this end's failure to send, and must not be lost.
+            // What the peer has sent before says more than this end's failure to send, and must not be lost. That is
+            // also so of stripes on bulk connections, which fail too if the peer is dead.
             let is_over = !is_bulk && self.break_off(id, errno);
             self.read(host, id, false);
-            if !is_over || awaits {
+            if !is_over {
                 self.lose(host, id, errno);
             }
         }
     }
 
-    /// Sends no more on a connection that is over for the kernel. It counts as lost when everything that has arrived
-    /// was taken. Returns whether it is over.
+    /// Sends no more on a connection that is over for the kernel. Returns whether it is over.
     fn break_off(&mut self, id: SlotId, errno: Errno) -> bool {
         let Some(conn) = self.conn(id) else { return false };
         let is_open = conn.socket.as_ref().is_some_and(|socket| sys::is_connected(socket.as_fd()));
         if is_open || errno != Errno::ECONNRESET {
             return false;
         }
-        (conn.out, conn.full, conn.broken) = (Outgoing::default(), true, Some(errno));
+        conn.stop_sending(errno);
         true
     }
 

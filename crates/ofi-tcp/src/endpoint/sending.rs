@@ -81,20 +81,30 @@ impl TcpEndpoint {
             conn.early = conn.early.saturating_add(charge);
         }
         let packet = Packet::Message { tag, data, confirm, len: out.len as u64 };
-        let stripes = self.begin_stripes(out.peer, id, out.len, out.flags);
+        let (payload, ticket) = ((out.peer, out.pieces, out.len), (out.flags, &out.ticket));
         // SAFETY: the core lends the pieces of what it posts.
-        let posted = unsafe {
-            self.payload(
-                host,
-                id,
-                &packet,
-                (out.peer, out.pieces, out.len, stripes),
-                confirm,
-                (out.flags, &out.ticket),
-            )
-        };
-        self.leave(host, id, &out.ticket, out.flags);
-        Ok(posted)
+        Ok(unsafe { self.post(host, id, &packet, payload, confirm, ticket) })
+    }
+
+    /// Queues a packet with its payload, and sends it now or later.
+    ///
+    /// # Safety
+    /// As for [`Self::payload`].
+    unsafe fn post<H: Upcalls<Tcp>>(
+        &mut self,
+        host: &mut H,
+        id: SlotId,
+        packet: &Packet,
+        (peer, pieces, len): (u32, &[ofi_api::Piece], usize),
+        confirm: bool,
+        (flags, ticket): (OpFlags, &CompletionInfo),
+    ) -> Posted {
+        let stripes = self.begin_stripes(peer, id, len, flags);
+        let payload = (peer, pieces, len, stripes);
+        // SAFETY: the caller's promise.
+        let posted = unsafe { self.payload(host, id, packet, payload, confirm, (flags, ticket)) };
+        self.leave(host, id, ticket, flags);
+        posted
     }
 
     /// Queues a packet with its payload, as a copy or by reference.
@@ -181,20 +191,9 @@ impl TcpEndpoint {
         // Only an acknowledgement tells a write from one that the peer refuses, by ending the connection.
         let confirm = true;
         let packet = Packet::Write { remote, data, confirm, len: out.len as u64 };
-        let stripes = self.begin_stripes(out.peer, id, out.len, out.flags);
+        let (payload, ticket) = ((out.peer, out.pieces, out.len), (out.flags, &out.ticket));
         // SAFETY: the core lends the pieces of what it posts.
-        let posted = unsafe {
-            self.payload(
-                host,
-                id,
-                &packet,
-                (out.peer, out.pieces, out.len, stripes),
-                confirm,
-                (out.flags, &out.ticket),
-            )
-        };
-        self.leave(host, id, &out.ticket, out.flags);
-        Ok(posted)
+        Ok(unsafe { self.post(host, id, &packet, payload, confirm, ticket) })
     }
 
     /// Sends queued data now, or leaves it to the batch.
