@@ -58,7 +58,7 @@ impl TcpEndpoint {
             return Err(not_ours("an atomic operation"));
         }
         let joins_others = !is_open && !conn.atomics.is_empty() && conn.atomics.len() < EARLY;
-        let is_fenced = out.flags.contains(OpFlags::FENCE) && self.lanes[out.peer as usize].outstanding > 0;
+        let is_fenced = out.flags.contains(OpFlags::FENCE) && self.peers[out.peer as usize].outstanding > 0;
         if (!joins_others || is_fenced) && !self.may_post(out.peer, out.flags, id) {
             return Err(Error::AGAIN);
         }
@@ -75,7 +75,7 @@ impl TcpEndpoint {
         let op =
             if fetches { TcpOp::Read { pieces: out.results.into(), len: out.len } } else { TcpOp::Confirm };
         let op = host.open(out.peer, out.ticket, op);
-        self.lanes[out.peer as usize].outstanding += 1;
+        self.peers[out.peer as usize].outstanding += 1;
         let packet = Packet::Atomic { what: executor.to_wire(), remote, len: payload.len() as u64 };
         let Some(conn) = self.conn(id) else { return Ok(Posted::Pending) };
         let atomic = Atomic { op, packet, fetches, payload };
@@ -96,8 +96,8 @@ impl TcpEndpoint {
         for atomic in waiting {
             if !takes {
                 if host.finish(peer, atomic.op, Err(Errno::EOPNOTSUPP)).is_some() {
-                    let lane = &mut self.lanes[peer as usize];
-                    lane.outstanding = lane.outstanding.saturating_sub(1);
+                    let entry = &mut self.peers[peer as usize];
+                    entry.outstanding = entry.outstanding.saturating_sub(1);
                 }
             } else if let Some(conn) = self.conn(id) {
                 conn.begin(atomic);

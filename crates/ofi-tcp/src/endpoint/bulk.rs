@@ -23,12 +23,12 @@ use crate::{Tcp, address, settings};
 
 impl TcpEndpoint {
     fn bulk(&mut self, peer: PeerId) -> Option<&mut Bulk> {
-        self.lanes.get_mut(peer as usize)?.bulk.as_deref_mut()
+        self.peers.get_mut(peer as usize)?.bulk.as_deref_mut()
     }
 
     /// The connection of a peer's packets, if it is established.
     fn main(&mut self, peer: PeerId) -> Option<(SlotId, &mut Conn)> {
-        let id = self.lanes.get(peer as usize)?.conn?;
+        let id = self.peers.get(peer as usize)?.conn?;
         Some((id, self.conn(id).filter(|conn| conn.phase == Phase::Ready)?))
     }
 
@@ -46,17 +46,17 @@ impl TcpEndpoint {
     pub(super) fn may_stripe(&mut self, id: SlotId) {
         let limit = settings::BULK_CONNECTIONS.get() - 1;
         let Some(conn) = self.conns.get_mut(id).and_then(Option::as_deref_mut) else { return };
-        let Some(lane) = conn.peer.and_then(|peer| self.lanes.get_mut(peer as usize)) else { return };
+        let Some(entry) = conn.peer.and_then(|peer| self.peers.get_mut(peer as usize)) else { return };
         // Not beside a second connection to the same peer, as when an endpoint is its own.
-        if limit > 0 && conn.extras.bulk != 0 && lane.conn == Some(id) && lane.beside.is_none() {
-            lane.bulk = Some(Box::new(Bulk::new(limit)));
+        if limit > 0 && conn.extras.bulk != 0 && entry.conn == Some(id) && entry.beside.is_none() {
+            entry.bulk = Some(Box::new(Bulk::new(limit)));
             conn.role = Role::Main;
         }
     }
 
     /// See [`Conn::begin_stripes`].
     pub(super) fn begin_stripes(&mut self, peer: PeerId, id: SlotId, len: usize, flags: OpFlags) -> u8 {
-        let Some(bulk) = self.lanes.get_mut(peer as usize).and_then(|lane| lane.bulk.as_deref_mut()) else {
+        let Some(bulk) = self.peers.get_mut(peer as usize).and_then(|entry| entry.bulk.as_deref_mut()) else {
             return 1;
         };
         let conn = self.conns.get_mut(id).and_then(Option::as_deref_mut);
@@ -67,7 +67,7 @@ impl TcpEndpoint {
     /// Whether stripes of this end have not left yet: what follows them is not sent before.
     #[inline]
     pub(super) fn has_stripes_left(&self, peer: PeerId) -> bool {
-        let bulk = self.lanes.get(peer as usize).and_then(|lane| lane.bulk.as_deref());
+        let bulk = self.peers.get(peer as usize).and_then(|entry| entry.bulk.as_deref());
         bulk.is_some_and(|bulk| {
             let conns = bulk.ready.iter().filter_map(|&id| self.conns.get(id).and_then(Option::as_deref));
             !bulk.waiting.is_empty() || conns.into_iter().any(|conn| conn.out.has_lent())
@@ -175,7 +175,7 @@ impl TcpEndpoint {
         });
         let peer = from.and_then(|from| self.by_address.get(&from).copied());
         // The answer that establishes the main connection at this end may not have been read.
-        let asking = peer.and_then(|peer| self.lanes[peer as usize].conn);
+        let asking = peer.and_then(|peer| self.peers[peer as usize].conn);
         if let Some(main) = asking.filter(|&main| self.conn(main).is_some_and(|c| c.phase == Phase::Asking)) {
             self.shake_hands(host, main);
         }
@@ -214,7 +214,7 @@ impl TcpEndpoint {
         if let Some(conn) = self.conn(id) {
             conn.extras = extras;
         }
-        let bulk = self.lanes[peer as usize].bulk.get_or_insert_with(|| Box::new(Bulk::new(0)));
+        let bulk = self.peers[peer as usize].bulk.get_or_insert_with(|| Box::new(Bulk::new(0)));
         bulk.incoming.push(id);
         self.begin_bulk(id, order);
         self.read(host, id, true);
@@ -232,8 +232,8 @@ impl TcpEndpoint {
         let mut used = 0;
         loop {
             if conn.body.is_some() {
-                let Some(lane) = self.lanes.get_mut(peer as usize) else { return Ok(used) };
-                let mut at = At { common: &mut self.common, lane, host, peer, on: id };
+                let Some(entry) = self.peers.get_mut(peer as usize) else { return Ok(used) };
+                let mut at = At { common: &mut self.common, entry, host, peer, on: id };
                 used += conn.place(&mut at, &bytes[used..])?;
                 if conn.stalled.is_some() || conn.body.as_ref().is_some_and(|body| body.left() > 0) {
                     return Ok(used);
@@ -330,7 +330,7 @@ impl TcpEndpoint {
         }
         let Some((main, _)) = self.main(peer).filter(|_| conn.phase == Phase::Ready) else { return };
         tracing::info!(
-            target: "ofi::tcp::ep_ctrl", peer = %self.lanes[peer as usize].address, error = errno.name(),
+            target: "ofi::tcp::ep_ctrl", peer = %self.peers[peer as usize].address, error = errno.name(),
             "a bulk connection has ended"
         );
         match conn.role {
@@ -395,7 +395,9 @@ impl TcpEndpoint {
 
     /// The bulk connections of a peer end with its main one.
     pub(super) fn end_bulk(&mut self, peer: PeerId) {
-        let Some(bulk) = self.lanes.get_mut(peer as usize).and_then(|lane| lane.bulk.take()) else { return };
+        let Some(bulk) = self.peers.get_mut(peer as usize).and_then(|entry| entry.bulk.take()) else {
+            return;
+        };
         for id in bulk.all() {
             self.conns.remove(id);
         }
@@ -406,8 +408,8 @@ impl TcpEndpoint {
         if settings::BULK_CONNECTIONS.get() == 1 {
             return;
         }
-        for at in 0..self.lanes.len() {
-            let Some(bulk) = self.lanes[at].bulk.as_deref_mut().filter(|bulk| !bulk.ready.is_empty()) else {
+        for at in 0..self.peers.len() {
+            let Some(bulk) = self.peers[at].bulk.as_deref_mut().filter(|bulk| !bulk.ready.is_empty()) else {
                 continue;
             };
             self.look = self.look.min(now + IDLE_TIMEOUT);

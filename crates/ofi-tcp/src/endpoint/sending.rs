@@ -32,7 +32,7 @@ const CONFIRMED: OpFlags = OpFlags::DELIVERY_COMPLETE.union(OpFlags::TRANSMIT_CO
 impl TcpEndpoint {
     /// Whether an operation may be posted: a fence waits for operations in flight.
     pub(super) fn may_post(&self, peer: u32, flags: OpFlags, id: SlotId) -> bool {
-        let fenced = flags.contains(OpFlags::FENCE) && self.lanes[peer as usize].outstanding > 0;
+        let fenced = flags.contains(OpFlags::FENCE) && self.peers[peer as usize].outstanding > 0;
         let conn = self.conns.get(id).and_then(Option::as_deref);
         !fenced && conn.is_some_and(|conn| conn.out.copied() < WAITING && conn.atomics.is_empty())
     }
@@ -70,7 +70,7 @@ impl TcpEndpoint {
             let op = host.open(out.peer, out.ticket, TcpOp::Send { payload, confirm, stripes: 1 });
             conn.out.header(&Packet::Rts { number, tag, data, confirm, len: out.len as u64 }, conn.order);
             conn.announced.insert(number, Announced { op, len: out.len, confirm, kept });
-            self.lanes[out.peer as usize].outstanding += 1;
+            self.peers[out.peer as usize].outstanding += 1;
             self.common.counts.announced += 1;
             self.leave(host, id, &out.ticket, out.flags);
             return Ok(Posted::Pending);
@@ -147,7 +147,7 @@ impl TcpEndpoint {
             TcpOp::Send { payload: unsafe { Payload::lent(pieces.into()) }, confirm, stripes }
         };
         let op = host.open(peer, *ticket, op);
-        self.lanes[peer as usize].outstanding += 1;
+        self.peers[peer as usize].outstanding += 1;
         if copied && !confirm {
             conn.out.mark(op);
         }
@@ -155,7 +155,7 @@ impl TcpEndpoint {
             conn.acks.push_back(op);
         }
         if !copied {
-            conn.lend_stripes(self.lanes[peer as usize].bulk.as_deref_mut(), op, len, stripes);
+            conn.lend_stripes(self.peers[peer as usize].bulk.as_deref_mut(), op, len, stripes);
         }
         Posted::Pending
     }
@@ -183,7 +183,7 @@ impl TcpEndpoint {
             conn.out.header(&Packet::Read { remote }, conn.order);
             let op = host.open(out.peer, out.ticket, TcpOp::Read { pieces: out.pieces.into(), len: out.len });
             conn.reads.push_back(op);
-            self.lanes[out.peer as usize].outstanding += 1;
+            self.peers[out.peer as usize].outstanding += 1;
             self.leave(host, id, &out.ticket, out.flags);
             return Ok(Posted::Pending);
         }
