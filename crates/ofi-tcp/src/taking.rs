@@ -104,6 +104,16 @@ impl<H: Upcalls<Tcp>> At<'_, H> {
     }
 }
 
+/// The pieces as a header names them; `None` for none, or for more than it has room for.
+#[inline]
+pub fn named_pieces(pieces: &[RemotePiece]) -> Option<Pieces> {
+    let convert = |piece: &RemotePiece| {
+        let &RemotePiece { addr, len, key } = piece;
+        crate::wire::RemotePiece { addr, len: len as u64, key }
+    };
+    Pieces::new(pieces.iter().map(convert))
+}
+
 fn remote_pieces(pieces: &Pieces) -> Result<Vec<RemotePiece>, Broken> {
     let convert = |piece: &crate::wire::RemotePiece| {
         let len = usize::try_from(piece.len).ok()?;

@@ -14,8 +14,8 @@ use super::TcpEndpoint;
 use crate::Tcp;
 use crate::conn::{Atomic, Conn, Phase};
 use crate::op::TcpOp;
-use crate::taking::{At, Broken};
-use crate::wire::{MAX_SHORT_LEN, Order, Packet, Pieces, RemotePiece};
+use crate::taking::{At, Broken, named_pieces};
+use crate::wire::{MAX_SHORT_LEN, Order, Packet};
 
 /// Atomic operations that may wait for a connection.
 const EARLY: usize = 64;
@@ -41,13 +41,8 @@ fn not_ours(what: &str) -> Error {
 impl TcpEndpoint {
     /// See [`ofi_core::transport::TransportEndpoint::atomic`].
     pub(crate) fn atomic<H: Upcalls<Tcp>>(&mut self, host: &mut H, out: &OutAtomic<'_>) -> Result<Posted> {
-        let convert = |piece: &ofi_api::RemotePiece| RemotePiece {
-            addr: piece.addr,
-            len: piece.len as u64,
-            key: piece.key,
-        };
         // The core has checked `rma_iov_limit`.
-        let remote = Pieces::new(out.remote.iter().map(convert)).ok_or(Error::new(Errno::EINVAL))?;
+        let remote = named_pieces(out.remote).ok_or(Error::new(Errno::EINVAL))?;
         let id = self.connection(out.peer)?;
         let Some(conn) = self.conn(id) else { return Err(Error::AGAIN) };
         if out.executor.fetches() && conn.reads.len() + conn.atomics.len() >= FETCHES {

@@ -9,7 +9,8 @@ use crate::Tcp;
 use crate::bulk::Role;
 use crate::conn::{Announced, Phase};
 use crate::op::TcpOp;
-use crate::wire::{Packet, Pieces, RemotePiece, charge};
+use crate::taking::named_pieces;
+use crate::wire::{Packet, charge};
 
 /// The maximum length of a payload that is copied behind its header; longer ones are sent from their own memory.
 const COPIED: usize = 4 << 10;
@@ -162,12 +163,7 @@ impl TcpEndpoint {
 
     /// See [`ofi_core::transport::TransportEndpoint::rma`].
     pub(crate) fn rma<H: Upcalls<Tcp>>(&mut self, host: &mut H, out: &OutRma<'_>) -> Result<Posted> {
-        let piece = |piece: &ofi_api::RemotePiece| RemotePiece {
-            addr: piece.addr,
-            len: piece.len as u64,
-            key: piece.key,
-        };
-        let Some(remote) = Pieces::new(out.remote.iter().map(piece)) else {
+        let Some(remote) = named_pieces(out.remote) else {
             // More than `rma_iov_limit` are not posted.
             return Ok(Posted::Done);
         };
