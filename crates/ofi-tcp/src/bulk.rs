@@ -164,6 +164,8 @@ pub struct Bulk {
     pub ready: Vec<SlotId>,
     /// Those that the peer has opened.
     pub incoming: Vec<SlotId>,
+    /// One of those has failed, perhaps with a stripe of a payload that is still to come.
+    pub lost: bool,
     /// Payloads that this end has striped.
     striped: u64,
     /// Stripes that are not in a queue yet.
@@ -187,6 +189,7 @@ impl Bulk {
             out: Vec::new(),
             ready: Vec::new(),
             incoming: Vec::new(),
+            lost: false,
             striped: 0,
             waiting: Vec::new(),
             wants_more: false,

@@ -166,7 +166,7 @@ pub struct Conn {
     pub role: Role,
     /// The stripes of the next packet's payload, if that is striped; on a bulk connection, the stripe that is arriving.
     pub stripes: u8,
-    /// Payloads of the peer that were striped.
+    /// Payloads of the peer that were striped; on a bulk connection, those before which its next stripe cannot belong.
     pub striped: u64,
     /// What the peer's requests for bulk connections have to name.
     pub bulk: u32,
@@ -204,7 +204,7 @@ pub struct Conn {
     /// The kernel accepts no more for now, or the peer has got its share: goes on when the socket has room, which also
     /// wakes a reader that was asleep when another thread posted.
     pub full: bool,
-    /// The kernel accepts nothing any more, for this reason. What the peer has sent before is still taken.
+    /// Nothing more is sent, for this reason. What the peer has sent before is still taken.
     pub broken: Option<Errno>,
     /// Data waits for the next poll to be passed to the kernel.
     pub dirty: bool,
@@ -337,6 +337,11 @@ impl Conn {
         stream::receive_into(socket.as_fd(), self.tls.as_deref_mut(), &mut self.stash)
     }
 
+    /// Sends no more. It counts as lost when everything that has arrived was taken.
+    pub fn stop_sending(&mut self, errno: Errno) {
+        (self.out, self.full, self.broken) = (Outgoing::default(), true, Some(errno));
+    }
+
     /// The events of its socket to wait for.
     pub fn wanted(&self) -> Interest {
         match self.phase {
@@ -345,7 +350,8 @@ impl Conn {
             Phase::Asking | Phase::Called => Interest { read: true, write: self.has_sealed() },
             // The next poll goes on by itself: that is not worth two system calls.
             Phase::Ready => {
-                Interest { read: matches!(self.stalled, None | Some(Stall::Poll)), write: self.full }
+                let read = matches!(self.stalled, None | Some(Stall::Poll));
+                Interest { read, write: self.full && self.broken.is_none() }
             }
         }
     }

@@ -30,18 +30,18 @@ impl EndpointState {
 
     /// Whether it is enabled, and bound to all addresses of the host.
     pub fn has_all_addresses(&self) -> bool {
-        matches!(self, Self::Open(lanes) if lanes.has_all_addresses())
+        matches!(self, Self::Open(peers) if peers.has_all_addresses())
     }
 
     /// Whether it is enabled, and was opened to accept a request: then it has the address of its passive endpoint.
     pub fn accepts(&self) -> bool {
-        matches!(self, Self::Open(lanes) if lanes.accepts())
+        matches!(self, Self::Open(peers) if peers.accepts())
     }
 
     #[inline]
     fn open(&mut self) -> Result<&mut TcpEndpoint> {
         match self {
-            Self::Open(lanes) => Ok(lanes),
+            Self::Open(peers) => Ok(peers),
             Self::Closed { .. } => Err(Error::new(Errno::EOPBADSTATE)),
         }
     }
@@ -54,9 +54,9 @@ unsafe impl TransportEndpoint<Tcp> for EndpointState {
         let Self::Closed { domain, info } = self else {
             return Err(Error::new(Errno::EOPBADSTATE));
         };
-        let lanes = TcpEndpoint::new(domain, info, name)?;
-        let address = Address::from(lanes.name);
-        *self = Self::Open(Box::new(lanes));
+        let peers = TcpEndpoint::new(domain, info, name)?;
+        let address = Address::from(peers.name);
+        *self = Self::Open(Box::new(peers));
         Ok(address)
     }
 
@@ -81,14 +81,14 @@ unsafe impl TransportEndpoint<Tcp> for EndpointState {
     }
 
     fn await_note(&mut self, peer: PeerId) {
-        if let Ok(lanes) = self.open() {
-            lanes.await_note(peer);
+        if let Ok(peers) = self.open() {
+            peers.await_note(peer);
         }
     }
 
     fn pull<H: Upcalls<Tcp>>(&mut self, host: &mut H, peer: PeerId, token: Token, into: SlotId) {
-        if let Ok(lanes) = self.open() {
-            lanes.pull(host, peer, token, into);
+        if let Ok(peers) = self.open() {
+            peers.pull(host, peer, token, into);
         }
     }
 
@@ -102,36 +102,36 @@ unsafe impl TransportEndpoint<Tcp> for EndpointState {
     }
 
     fn sever<H: Upcalls<Tcp>>(&mut self, host: &mut H, peer: PeerId) -> bool {
-        if let Ok(lanes) = self.open()
-            && let Some(id) = lanes.lanes.get(peer as usize).and_then(|lane| lane.conn)
+        if let Ok(peers) = self.open()
+            && let Some(id) = peers.peers.get(peer as usize).and_then(|entry| entry.conn)
         {
-            lanes.lose(host, id, Errno::ECANCELED);
+            peers.lose(host, id, Errno::ECANCELED);
         }
         true
     }
 
     fn discard(&mut self, peer: PeerId, token: Token) {
-        if let Ok(lanes) = self.open() {
-            lanes.discard(peer, token);
+        if let Ok(peers) = self.open() {
+            peers.discard(peer, token);
         }
     }
 
     fn poll<H: Upcalls<Tcp>>(&mut self, host: &mut H) {
-        if let Self::Open(lanes) = self {
-            lanes.poll(host);
+        if let Self::Open(peers) = self {
+            peers.poll(host);
         }
     }
 
     fn arm(&mut self) -> Arm {
         match self {
-            Self::Open(lanes) => lanes.arm(),
+            Self::Open(peers) => peers.arm(),
             Self::Closed { .. } => Arm::Armed,
         }
     }
 
     fn wait_fd(&self) -> Option<RawFd> {
         match self {
-            Self::Open(lanes) => Some(lanes.fd()),
+            Self::Open(peers) => Some(peers.fd()),
             Self::Closed { .. } => None,
         }
     }
@@ -149,21 +149,21 @@ unsafe impl TransportEndpoint<Tcp> for EndpointState {
     }
 
     fn part<H: Upcalls<Tcp>>(&mut self, host: &mut H, _drain: bool) {
-        if let Self::Open(lanes) = self {
-            lanes.part(host);
+        if let Self::Open(peers) = self {
+            peers.part(host);
         }
     }
 
     fn is_settled(&self) -> bool {
         match self {
-            Self::Open(lanes) => lanes.is_settled(),
+            Self::Open(peers) => peers.is_settled(),
             Self::Closed { .. } => true,
         }
     }
 
     fn statistics(&self, into: &mut Vec<Statistic>) {
-        let Self::Open(lanes) = self else { return };
-        let counts = &lanes.common.counts;
+        let Self::Open(peers) = self else { return };
+        let counts = &peers.common.counts;
         let stat = |name, value, help| Statistic { name, value, help };
         into.extend([
             stat("connections", counts.connections, "connections established"),

@@ -6,17 +6,14 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::time::Duration;
 
-use ofi_api::{Errno, Error, Result};
+use ofi_api::{Errno, Result};
+use ofi_core::sys::failed;
 use rustix::event::epoll::{self, Event, EventData, EventFlags};
 use rustix::net::{self, AddressFamily, SocketFlags, SocketType, sockopt};
 
 /// The library's error number.
 pub fn errno(errno: rustix::io::Errno) -> Errno {
     Errno::from_raw(errno.raw_os_error())
-}
-
-fn failed(call: &'static str) -> impl Fn(rustix::io::Errno) -> Error {
-    move |error| Error::with(errno(error), format!("{call}: {error}"))
 }
 
 /// A stream socket that does not block.

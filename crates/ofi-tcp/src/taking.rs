@@ -13,7 +13,7 @@ use ofi_core::slots::SlotId;
 use ofi_core::transport::{Announced, Arrived, Delivery, PeerId, RemoteData, RxName, Upcalls};
 
 use crate::Tcp;
-use crate::bulk::{Role, Stripes, stripe};
+use crate::bulk::{Bulk, Role, Stripes, stripe};
 use crate::common::Common;
 use crate::conn::{AHEAD, AnnouncedMessage, Body, Conn, EAGER, Peer, Spool, Stall, To};
 use crate::op::{TcpOp, Token};
@@ -45,6 +45,8 @@ pub enum Broken {
     Unexpected(&'static str),
     /// A forbidden access of a peer that takes no refusal: C's protocol has none.
     Access(Errno),
+    /// What it sent was lost with another connection to it.
+    Lost,
 }
 
 impl fmt::Display for Broken {
@@ -52,6 +54,7 @@ impl fmt::Display for Broken {
         match self {
             Self::Malformed(malformed) => write!(f, "it sent {malformed}"),
             Self::Unexpected(what) => write!(f, "it sent {what}"),
+            Self::Lost => f.write_str("a stripe was lost with its bulk connection"),
             Self::Access(errno) => write!(f, "it may not access the memory that it named ({errno})"),
         }
     }
@@ -66,7 +69,7 @@ impl From<Malformed> for Broken {
 /// The context in which packets are processed.
 pub struct At<'a, H> {
     pub common: &'a mut Common,
-    pub lane: &'a mut Peer,
+    pub entry: &'a mut Peer,
     pub host: &'a mut H,
     pub peer: PeerId,
     /// The connection.
@@ -96,9 +99,19 @@ impl<H: Upcalls<Tcp>> At<'_, H> {
     /// An operation of this end has ended.
     fn finish(&mut self, id: SlotId, result: Result<(), Errno>) {
         if self.host.finish(self.peer, id, result).is_some() {
-            self.lane.outstanding = self.lane.outstanding.saturating_sub(1);
+            self.entry.outstanding = self.entry.outstanding.saturating_sub(1);
         }
     }
+}
+
+/// The pieces as a header names them; `None` for none, or for more than it has room for.
+#[inline]
+pub fn named_pieces(pieces: &[RemotePiece]) -> Option<Pieces> {
+    let convert = |piece: &RemotePiece| {
+        let &RemotePiece { addr, len, key } = piece;
+        crate::wire::RemotePiece { addr, len: len as u64, key }
+    };
+    Pieces::new(pieces.iter().map(convert))
 }
 
 fn remote_pieces(pieces: &Pieces) -> Result<Vec<RemotePiece>, Broken> {
@@ -146,8 +159,7 @@ impl Conn {
                 PacketStep::Took(payload) => {
                     used += header + payload;
                     if self.stripes > 0 && !matches!(packet, Packet::Striped { .. }) {
-                        let bulk = at.lane.bulk.as_deref();
-                        self.expect_stripes(bulk.map_or(0, |bulk| bulk.incoming.len()))?;
+                        self.expect_stripes(at.entry.bulk.as_deref())?;
                     }
                     if self.body.as_ref().is_some_and(Body::is_long) {
                         self.ahead = AHEAD.0;
@@ -258,7 +270,7 @@ impl Conn {
             Packet::Cts { number } => {
                 let found = self.announced.remove(&number);
                 let own = found.ok_or(Broken::Unexpected("a request for a message that waits for none"))?;
-                let count = self.begin_announced(number, &own, at.lane.bulk.as_deref_mut());
+                let count = self.begin_announced(number, &own, at.entry.bulk.as_deref_mut());
                 if let Some(TcpOp::Send { stripes, .. }) = at.host.op(at.peer, own.op) {
                     *stripes = count;
                 }
@@ -278,12 +290,16 @@ impl Conn {
         }
     }
 
-    /// The payload that begins now is striped, over the peer's `incoming` bulk connections: it uses none before this
-    /// end has listed it.
+    /// The payload that begins now is striped, over bulk connections of the peer: it uses none before this end has
+    /// listed it.
     #[cold]
-    fn expect_stripes(&mut self, incoming: usize) -> Result<(), Broken> {
+    fn expect_stripes(&mut self, bulk: Option<&Bulk>) -> Result<(), Broken> {
         let count = std::mem::take(&mut self.stripes);
+        let (incoming, lost) = bulk.map_or((0, false), |bulk| (bulk.incoming.len(), bulk.lost));
         if self.role != Role::Main || usize::from(count) > incoming + 1 {
+            if lost {
+                return Err(Broken::Lost);
+            }
             return Err(Broken::Unexpected("more stripes than there are bulk connections"));
         }
         let body = self.body.as_mut().ok_or(Broken::Unexpected("stripes of no payload"))?;
@@ -318,19 +334,19 @@ impl Conn {
             self.taken = self.taken.saturating_add(charge(len as u64));
             return PacketStep::Took(len);
         }
-        let spool = at.lane.spools.insert(Spool { on: at.on, bytes: Vec::new(), len });
-        at.lane.spooled = at.lane.spooled.saturating_add(len); // a hostile peer's may be no length
+        let spool = at.entry.spools.insert(Spool { on: at.on, bytes: Vec::new(), len });
+        at.entry.spooled = at.entry.spooled.saturating_add(len); // a hostile peer's may be no length
         let to = match at.host.announce(arrived, Token::Spool(spool)) {
             Announced::Pull(into) => To::Receive(into),
             Announced::Kept => To::Spool(spool),
             Announced::Unwanted(_) => To::Nowhere,
             Announced::Stopped(_) => {
-                at.lane.unspool(spool);
+                at.entry.unspool(spool);
                 return PacketStep::Stall(Stall::Application);
             }
         };
         if !matches!(to, To::Spool(_)) {
-            at.lane.unspool(spool);
+            at.entry.unspool(spool);
         }
         self.taken = self.taken.saturating_add(charge(len as u64));
         self.body = Some(Body::new(to, len, confirm));
@@ -344,7 +360,7 @@ impl Conn {
         number: u8,
         confirm: bool,
     ) -> Result<PacketStep, Broken> {
-        if self.asked.contains_key(&number) || at.lane.unasked.contains_key(&(at.on, number)) {
+        if self.asked.contains_key(&number) || at.entry.unasked.contains_key(&(at.on, number)) {
             return Err(Broken::Unexpected("a second announcement by the same number"));
         }
         let to = match at.host.announce(arrived, Token::Announced(at.on, number)) {
@@ -363,9 +379,9 @@ impl Conn {
     /// The destination of an announced message for which there is no receive yet, and after which the peer ends.
     #[cold]
     fn take_unasked<H>(&mut self, at: &mut At<'_, H>, number: u8, len: usize) -> To {
-        let spool = at.lane.spools.insert(Spool { on: at.on, bytes: Vec::new(), len });
-        at.lane.spooled = at.lane.spooled.saturating_add(len);
-        at.lane.unasked.insert((at.on, number), spool);
+        let spool = at.entry.spools.insert(Spool { on: at.on, bytes: Vec::new(), len });
+        at.entry.spooled = at.entry.spooled.saturating_add(len);
+        at.entry.unasked.insert((at.on, number), spool);
         To::Spool(spool)
     }
 
@@ -409,10 +425,10 @@ impl Conn {
         self.dirty = true;
         // Two ends that read from each other must not both stop: neither would take the other's answers.
         let is_much = self.out.copied() > ANSWERS.0 / 2;
-        let count = self.begin_stripes(at.lane.bulk.as_deref_mut(), len);
+        let count = self.begin_stripes(at.entry.bulk.as_deref_mut(), len);
         self.out.header(&Packet::ReadAnswer { len: len as u64 }, self.order);
         if len > COPIED_ANSWER || (len > 0 && is_much) {
-            self.answer_stripes(at.lane.bulk.as_deref_mut(), remote, len, count);
+            self.answer_stripes(at.entry.bulk.as_deref_mut(), remote, len, count);
             return Ok(PacketStep::Took(0));
         }
         let read = |to: &mut [u8]| at.common.domain.regions.read_as(at.who(), &remote, 0, to).map(|_| ());
@@ -438,11 +454,11 @@ impl Conn {
             }
             To::Spool(spool) => {
                 let window = (self.extras.window > 0).then_some(at.common.window);
-                if len > 0 && !may_spool(at.common.spooled, (at.lane.spooled, window)) {
+                if len > 0 && !may_spool(at.common.spooled, (at.entry.spooled, window)) {
                     self.stalled = Some(Stall::Application);
                     return Ok(0);
                 }
-                if let Some(spool) = at.lane.spools.get_mut(*spool) {
+                if let Some(spool) = at.entry.spools.get_mut(*spool) {
                     spool.bytes.extend_from_slice(&bytes[..len]);
                     at.common.spooled += len;
                 }

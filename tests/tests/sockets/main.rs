@@ -5,6 +5,7 @@ mod rails_links;
 mod tcp;
 mod tcp_batches;
 mod tcp_bulk;
+mod tcp_bulk_lost;
 mod tcp_faults;
 mod tcp_leaving;
 mod tcp_raw;

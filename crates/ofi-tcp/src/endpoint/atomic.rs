@@ -14,8 +14,8 @@ use super::TcpEndpoint;
 use crate::Tcp;
 use crate::conn::{Atomic, Conn, Phase};
 use crate::op::TcpOp;
-use crate::taking::{At, Broken};
-use crate::wire::{MAX_SHORT_LEN, Order, Packet, Pieces, RemotePiece};
+use crate::taking::{At, Broken, named_pieces};
+use crate::wire::{MAX_SHORT_LEN, Order, Packet};
 
 /// Atomic operations that may wait for a connection.
 const EARLY: usize = 64;
@@ -41,13 +41,8 @@ fn not_ours(what: &str) -> Error {
 impl TcpEndpoint {
     /// See [`ofi_core::transport::TransportEndpoint::atomic`].
     pub(crate) fn atomic<H: Upcalls<Tcp>>(&mut self, host: &mut H, out: &OutAtomic<'_>) -> Result<Posted> {
-        let convert = |piece: &ofi_api::RemotePiece| RemotePiece {
-            addr: piece.addr,
-            len: piece.len as u64,
-            key: piece.key,
-        };
         // The core has checked `rma_iov_limit`.
-        let remote = Pieces::new(out.remote.iter().map(convert)).ok_or(Error::new(Errno::EINVAL))?;
+        let remote = named_pieces(out.remote).ok_or(Error::new(Errno::EINVAL))?;
         let id = self.connection(out.peer)?;
         let Some(conn) = self.conn(id) else { return Err(Error::AGAIN) };
         if out.executor.fetches() && conn.reads.len() + conn.atomics.len() >= FETCHES {
@@ -58,7 +53,7 @@ impl TcpEndpoint {
             return Err(not_ours("an atomic operation"));
         }
         let joins_others = !is_open && !conn.atomics.is_empty() && conn.atomics.len() < EARLY;
-        let is_fenced = out.flags.contains(OpFlags::FENCE) && self.lanes[out.peer as usize].outstanding > 0;
+        let is_fenced = out.flags.contains(OpFlags::FENCE) && self.peers[out.peer as usize].outstanding > 0;
         if (!joins_others || is_fenced) && !self.may_post(out.peer, out.flags, id) {
             return Err(Error::AGAIN);
         }
@@ -75,7 +70,7 @@ impl TcpEndpoint {
         let op =
             if fetches { TcpOp::Read { pieces: out.results.into(), len: out.len } } else { TcpOp::Confirm };
         let op = host.open(out.peer, out.ticket, op);
-        self.lanes[out.peer as usize].outstanding += 1;
+        self.peers[out.peer as usize].outstanding += 1;
         let packet = Packet::Atomic { what: executor.to_wire(), remote, len: payload.len() as u64 };
         let Some(conn) = self.conn(id) else { return Ok(Posted::Pending) };
         let atomic = Atomic { op, packet, fetches, payload };
@@ -96,8 +91,8 @@ impl TcpEndpoint {
         for atomic in waiting {
             if !takes {
                 if host.finish(peer, atomic.op, Err(Errno::EOPNOTSUPP)).is_some() {
-                    let lane = &mut self.lanes[peer as usize];
-                    lane.outstanding = lane.outstanding.saturating_sub(1);
+                    let entry = &mut self.peers[peer as usize];
+                    entry.outstanding = entry.outstanding.saturating_sub(1);
                 }
             } else if let Some(conn) = self.conn(id) {
                 conn.begin(atomic);

@@ -1,9 +1,10 @@
 //! Opens and accepts [bulk connections](crate::bulk), sends and takes the stripes on them, and ends them.
 //!
-//! A bulk connection that fails while it may have bytes under way ends the main connection, as its own failure does.
-//! One that is idle is closed by the end that has opened it, and opened again when it is needed.
+//! A bulk connection that fails ends alone if no stripe is lost with it. If one is, its sender sends no more on the main
+//! connection, and its receiver ends that as soon as it needs the stripe: messages before it are taken by both ends.
+//! An idle one is closed by the end that has opened it, and opened again when it is needed.
 
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::Instant;
 
 use ofi_api::{Errno, OpFlags};
@@ -22,12 +23,12 @@ use crate::{Tcp, address, settings};
 
 impl TcpEndpoint {
     fn bulk(&mut self, peer: PeerId) -> Option<&mut Bulk> {
-        self.lanes.get_mut(peer as usize)?.bulk.as_deref_mut()
+        self.peers.get_mut(peer as usize)?.bulk.as_deref_mut()
     }
 
     /// The connection of a peer's packets, if it is established.
     fn main(&mut self, peer: PeerId) -> Option<(SlotId, &mut Conn)> {
-        let id = self.lanes.get(peer as usize)?.conn?;
+        let id = self.peers.get(peer as usize)?.conn?;
         Some((id, self.conn(id).filter(|conn| conn.phase == Phase::Ready)?))
     }
 
@@ -45,17 +46,17 @@ impl TcpEndpoint {
     pub(super) fn may_stripe(&mut self, id: SlotId) {
         let limit = settings::BULK_CONNECTIONS.get() - 1;
         let Some(conn) = self.conns.get_mut(id).and_then(Option::as_deref_mut) else { return };
-        let Some(lane) = conn.peer.and_then(|peer| self.lanes.get_mut(peer as usize)) else { return };
+        let Some(entry) = conn.peer.and_then(|peer| self.peers.get_mut(peer as usize)) else { return };
         // Not beside a second connection to the same peer, as when an endpoint is its own.
-        if limit > 0 && conn.extras.bulk != 0 && lane.conn == Some(id) && lane.beside.is_none() {
-            lane.bulk = Some(Box::new(Bulk::new(limit)));
+        if limit > 0 && conn.extras.bulk != 0 && entry.conn == Some(id) && entry.beside.is_none() {
+            entry.bulk = Some(Box::new(Bulk::new(limit)));
             conn.role = Role::Main;
         }
     }
 
     /// See [`Conn::begin_stripes`].
     pub(super) fn begin_stripes(&mut self, peer: PeerId, id: SlotId, len: usize, flags: OpFlags) -> u8 {
-        let Some(bulk) = self.lanes.get_mut(peer as usize).and_then(|lane| lane.bulk.as_deref_mut()) else {
+        let Some(bulk) = self.peers.get_mut(peer as usize).and_then(|entry| entry.bulk.as_deref_mut()) else {
             return 1;
         };
         let conn = self.conns.get_mut(id).and_then(Option::as_deref_mut);
@@ -66,7 +67,7 @@ impl TcpEndpoint {
     /// Whether stripes of this end have not left yet: what follows them is not sent before.
     #[inline]
     pub(super) fn has_stripes_left(&self, peer: PeerId) -> bool {
-        let bulk = self.lanes.get(peer as usize).and_then(|lane| lane.bulk.as_deref());
+        let bulk = self.peers.get(peer as usize).and_then(|entry| entry.bulk.as_deref());
         bulk.is_some_and(|bulk| {
             let conns = bulk.ready.iter().filter_map(|&id| self.conns.get(id).and_then(Option::as_deref));
             !bulk.waiting.is_empty() || conns.into_iter().any(|conn| conn.out.has_lent())
@@ -92,7 +93,7 @@ impl TcpEndpoint {
         let Some(bulk) = self.bulk(peer).filter(|bulk| !bulk.waiting.is_empty()) else { return ready };
         bulk.used = Instant::now();
         for OutStripe { to, packet, source, range } in std::mem::take(&mut bulk.waiting) {
-            let Some(conn) = self.conn(to) else { continue }; // it has ended, and ends the main connection
+            let Some(conn) = self.conn(to) else { continue }; // it has ended, and stops the main connection
             conn.out.header(&packet, conn.order);
             match source {
                 Source::Lent(op) => conn.out.lend_range(op, range),
@@ -174,7 +175,7 @@ impl TcpEndpoint {
         });
         let peer = from.and_then(|from| self.by_address.get(&from).copied());
         // The answer that establishes the main connection at this end may not have been read.
-        let asking = peer.and_then(|peer| self.lanes[peer as usize].conn);
+        let asking = peer.and_then(|peer| self.peers[peer as usize].conn);
         if let Some(main) = asking.filter(|&main| self.conn(main).is_some_and(|c| c.phase == Phase::Asking)) {
             self.shake_hands(host, main);
         }
@@ -213,7 +214,7 @@ impl TcpEndpoint {
         if let Some(conn) = self.conn(id) {
             conn.extras = extras;
         }
-        let bulk = self.lanes[peer as usize].bulk.get_or_insert_with(|| Box::new(Bulk::new(0)));
+        let bulk = self.peers[peer as usize].bulk.get_or_insert_with(|| Box::new(Bulk::new(0)));
         bulk.incoming.push(id);
         self.begin_bulk(id, order);
         self.read(host, id, true);
@@ -231,8 +232,8 @@ impl TcpEndpoint {
         let mut used = 0;
         loop {
             if conn.body.is_some() {
-                let Some(lane) = self.lanes.get_mut(peer as usize) else { return Ok(used) };
-                let mut at = At { common: &mut self.common, lane, host, peer, on: id };
+                let Some(entry) = self.peers.get_mut(peer as usize) else { return Ok(used) };
+                let mut at = At { common: &mut self.common, entry, host, peer, on: id };
                 used += conn.place(&mut at, &bytes[used..])?;
                 if conn.stalled.is_some() || conn.body.as_ref().is_some_and(|body| body.left() > 0) {
                     return Ok(used);
@@ -252,6 +253,7 @@ impl TcpEndpoint {
                 return Ok(used);
             };
             (conn.body, conn.stripes, conn.ahead) = (Some(body), index, AHEAD.0);
+            conn.striped = number + 1;
             used += header;
         }
     }
@@ -320,30 +322,58 @@ impl TcpEndpoint {
         errno: Errno,
     ) {
         let Some(bulk) = self.bulk(peer) else { return };
-        let is_used = conn.role == Role::BulkIn || bulk.ready.contains(&id);
+        let is_used = bulk.ready.contains(&id);
+        let waits = bulk.waiting.iter().any(|stripe| stripe.to == id);
         bulk.forget(id);
-        if conn.phase != Phase::Ready {
+        if conn.phase != Phase::Ready || (conn.role == Role::BulkOut && is_used) {
             bulk.not_before = Instant::now() + RETRY_PAUSE;
-            return;
         }
-        let left = bulk.incoming.len();
-        let Some((main, state)) = self.main(peer) else { return };
-        // Each stripe that is missing comes on a connection of its own.
-        let stripes = state.body.as_ref().and_then(|body| body.stripes);
-        let is_short = stripes.is_some_and(|stripes| stripes.missing() > left);
-        // After anything other than the end of the stream nobody knows what has arrived.
-        let is_end = |socket: BorrowedFd<'_>| sys::is_connected(socket) && sys::has_ended(socket);
-        let has_ended = conn.socket.as_ref().is_some_and(|socket| is_end(socket.as_fd()));
-        let is_inside = match conn.role {
-            Role::BulkOut => !is_drained(conn),
-            _ => conn.body.is_some() || !conn.stash.is_empty() || is_short,
-        };
-        if is_used && (is_inside || !has_ended) {
-            self.read(host, main, false); // what the peer has sent before its end must not be lost
-            if self.main(peer).is_some_and(|(now, _)| now == main) {
+        let Some((main, _)) = self.main(peer).filter(|_| conn.phase == Phase::Ready) else { return };
+        tracing::info!(
+            target: "ofi::tcp::ep_ctrl", peer = %self.peers[peer as usize].address, error = errno.name(),
+            "a bulk connection has ended"
+        );
+        match conn.role {
+            // What the peer's host has, the peer reads. It cannot go on without the rest.
+            Role::BulkOut if is_used && (waits || !is_drained(conn)) => self.stop_main(host, main, errno),
+            Role::BulkOut => {}
+            _ if conn.body.is_some() || is_ended_here(conn) || self.is_short(peer) => {
+                self.flush(host, main); // acknowledgements
+                self.resume(host, main);
                 self.lose(host, main, errno);
             }
+            _ => {
+                let is_clean = conn.stash.is_empty() && conn.socket.as_ref().is_some_and(ended_by_peer);
+                if let Some(bulk) = self.bulk(peer).filter(|_| !is_clean) {
+                    bulk.lost = true;
+                }
+            }
         }
+    }
+
+    /// Stripes of this end are lost, so the peer processes nothing that follows their packet: this end sends no more.
+    /// It takes what the peer has sent.
+    fn stop_main<H: Upcalls<Tcp>>(&mut self, host: &mut H, main: SlotId, errno: Errno) {
+        self.flush(host, main);
+        let Some(conn) = self.conn(main) else { return };
+        if let Some(socket) = &conn.socket {
+            sys::end_sending(socket.as_fd());
+        }
+        conn.stop_sending(errno);
+        self.read(host, main, false);
+        self.end_operations(host, main);
+        self.want_of(main);
+    }
+
+    /// Whether the payload that arrives awaits more stripes than connections can bring: each brings one.
+    fn is_short(&mut self, peer: PeerId) -> bool {
+        let Some((_, main)) = self.main(peer) else { return false };
+        let Some(stripes) = main.body.as_ref().and_then(|body| body.stripes) else { return false };
+        let striped = main.striped;
+        let incoming = self.bulk(peer).map_or_else(Vec::new, |bulk| bulk.incoming.clone());
+        let may_bring = |conn: &Conn| conn.body.is_some() || conn.striped < striped;
+        let left = incoming.into_iter().filter(|&id| self.conn(id).is_some_and(|conn| may_bring(conn)));
+        stripes.missing() > left.count()
     }
 
     /// The main connections that wait for stripes, of which no bulk connection can bring one: each waits itself. A peer
@@ -365,7 +395,9 @@ impl TcpEndpoint {
 
     /// The bulk connections of a peer end with its main one.
     pub(super) fn end_bulk(&mut self, peer: PeerId) {
-        let Some(bulk) = self.lanes.get_mut(peer as usize).and_then(|lane| lane.bulk.take()) else { return };
+        let Some(bulk) = self.peers.get_mut(peer as usize).and_then(|entry| entry.bulk.take()) else {
+            return;
+        };
         for id in bulk.all() {
             self.conns.remove(id);
         }
@@ -376,8 +408,8 @@ impl TcpEndpoint {
         if settings::BULK_CONNECTIONS.get() == 1 {
             return;
         }
-        for at in 0..self.lanes.len() {
-            let Some(bulk) = self.lanes[at].bulk.as_deref_mut().filter(|bulk| !bulk.ready.is_empty()) else {
+        for at in 0..self.peers.len() {
+            let Some(bulk) = self.peers[at].bulk.as_deref_mut().filter(|bulk| !bulk.ready.is_empty()) else {
                 continue;
             };
             self.look = self.look.min(now + IDLE_TIMEOUT);
@@ -393,6 +425,18 @@ impl TcpEndpoint {
             }
         }
     }
+}
+
+/// Whether a peer that is connected has said its end.
+fn ended_by_peer(socket: &OwnedFd) -> bool {
+    sys::is_connected(socket.as_fd()) && sys::has_ended(socket.as_fd())
+}
+
+/// Whether this end has ended a connection, because of what the peer has sent: some of it was not taken.
+fn is_ended_here(conn: &Conn) -> bool {
+    let is_open = |socket: &OwnedFd| sys::is_connected(socket.as_fd()) && !sys::has_ended(socket.as_fd());
+    let mismatch = conn.tls.as_ref().and_then(|session| session.mismatch());
+    conn.broken.is_some() || mismatch.is_some() || conn.socket.as_ref().is_some_and(is_open)
 }
 
 /// Whether the peer's host has everything.

@@ -95,7 +95,7 @@ impl TcpEndpoint {
         let socket = address::socket(to)?;
         conn.deadline = Instant::now() + LONG;
         let id = self.conns.insert(Some(Box::new(conn)));
-        self.lanes = vec![Peer { conn: Some(id), ..Peer::new(socket) }];
+        self.peers = vec![Peer { conn: Some(id), ..Peer::new(socket) }];
         self.connected_state()?.to = Some(to.clone());
         Ok(id)
     }
@@ -104,7 +104,7 @@ impl TcpEndpoint {
     pub(crate) fn packet(&mut self, to: &Address, packet: &[u8]) -> Result<()> {
         let Some(packet) = Packet::parse(packet) else { return Ok(()) };
         match packet.kind {
-            Kind::Request if self.lanes.is_empty() => {
+            Kind::Request if self.peers.is_empty() => {
                 let socket = address::socket(to)?;
                 if socket.is_ipv4() != self.bound.is_ipv4() || socket.port() == 0 {
                     return Err(self.unreachable(socket));
@@ -115,7 +115,7 @@ impl TcpEndpoint {
                 self.attempt(id);
             }
             Kind::Accept => {
-                let id = self.lanes.first().and_then(|lane| lane.conn);
+                let id = self.peers.first().and_then(|entry| entry.conn);
                 let id = id.ok_or_else(|| Error::new(Errno::ECONNREFUSED))?;
                 let answer = self.saying(cm::CmKind::Response, packet.data, 0).encode();
                 let Some(conn) = self.conn(id) else { return Err(Error::new(Errno::ECONNREFUSED)) };
@@ -181,7 +181,7 @@ impl TcpEndpoint {
             |id| self.conns.get(id).and_then(|conn| conn.as_deref()).is_none_or(|c| c.phase == Phase::Ready);
         !self.has_events()
             && self.lingering_deadline().is_none()
-            && self.lanes.first().and_then(|lane| lane.conn).is_none_or(ready)
+            && self.peers.first().and_then(|entry| entry.conn).is_none_or(ready)
     }
 
     /// Reports events of the connection to the core.
@@ -190,7 +190,7 @@ impl TcpEndpoint {
         let Some(connected) = &mut self.connected else { return };
         let (Some(to), cookie) = (connected.to.clone(), connected.cookie) else { return };
         for event in std::mem::take(&mut connected.events) {
-            let Some(id) = self.lanes.first().and_then(|lane| lane.conn) else { return };
+            let Some(id) = self.peers.first().and_then(|entry| entry.conn) else { return };
             let packet = match &event {
                 ConnectedEvent::Accepted(data) => Packet::new(Kind::Accept, cookie, data),
                 ConnectedEvent::Confirmed => Packet::new(Kind::Confirm, cookie, &[]),
@@ -255,7 +255,7 @@ impl TcpEndpoint {
 
     /// See [`ofi_core::transport::TransportEndpoint::part`].
     pub(crate) fn part<H: Upcalls<Tcp>>(&mut self, host: &mut H) {
-        let Some(id) = self.lanes.first().and_then(|lane| lane.conn) else { return };
+        let Some(id) = self.peers.first().and_then(|entry| entry.conn) else { return };
         if self.connected.is_none() {
             return;
         }

@@ -21,12 +21,12 @@ impl TcpEndpoint {
         for id in std::mem::take(&mut self.ungranted) {
             let Some(conn) = self.conns.get_mut(id).and_then(Option::as_deref_mut) else { continue };
             let Some(peer) = conn.peer else { continue };
-            let Some(lane) = self.lanes.get(peer as usize) else { continue };
+            let Some(entry) = self.peers.get(peer as usize) else { continue };
             // What the core keeps, among it headers of announced messages, and what is here.
             let (bytes, messages) = host.held(peer);
             let kept = (bytes as u64)
                 .saturating_add(charge(0).saturating_mul(messages as u64))
-                .saturating_add(lane.spooled as u64);
+                .saturating_add(entry.spooled as u64);
             let free = conn.taken.saturating_sub(kept);
             if free >= conn.enough(window) {
                 if !conn.socket.as_ref().is_some_and(|socket| sys::is_open(socket.as_fd())) {

@@ -39,23 +39,23 @@ impl TcpEndpoint {
         // A number of a peer that is gone, if there is one: more are checked than are used.
         for _ in 0..self.idle.len().min(2) {
             let Some(peer) = self.idle.pop_front() else { break };
-            let lane = &mut self.lanes[peer as usize];
-            if !lane.is_idle() {
+            let entry = &mut self.peers[peer as usize];
+            if !entry.is_idle() {
                 continue; // until its connection is lost again
             }
             if !host.retire(peer) {
                 self.idle.push_back(peer);
                 continue;
             }
-            self.by_address.remove(&lane.address);
-            *lane = Peer::new(socket);
+            self.by_address.remove(&entry.address);
+            *entry = Peer::new(socket);
             self.by_address.insert(socket, peer);
             host.introduce(peer, &Address::from(socket));
             self.idle.push_back(peer);
             return peer;
         }
-        let peer = self.lanes.len() as PeerId;
-        self.lanes.push(Peer::new(socket));
+        let peer = self.peers.len() as PeerId;
+        self.peers.push(Peer::new(socket));
         self.by_address.insert(socket, peer);
         host.introduce(peer, &Address::from(socket));
         self.idle.push_back(peer);
@@ -73,15 +73,15 @@ impl TcpEndpoint {
 
     /// The connection on which to send to a peer, established or being established.
     pub(crate) fn connection(&mut self, peer: PeerId) -> Result<SlotId> {
-        let lane = self.lanes.get(peer as usize).ok_or_else(|| Error::new(Errno::EADDRNOTAVAIL))?;
-        if let Some(id) = lane.conn {
+        let entry = self.peers.get(peer as usize).ok_or_else(|| Error::new(Errno::EADDRNOTAVAIL))?;
+        if let Some(id) = entry.conn {
             return Ok(id);
         }
         let now = Instant::now();
         let mut conn = Conn::new(Phase::Resting(now), Some(peer), now + self.connect_timeout);
-        conn.order = lane.order; // what is posted before the connection is there is written in it
+        conn.order = entry.order; // what is posted before the connection is there is written in it
         let id = self.conns.insert(Some(Box::new(conn)));
-        self.lanes[peer as usize].conn = Some(id);
+        self.peers[peer as usize].conn = Some(id);
         self.pending.push(id);
         self.attempt(id);
         Ok(id)
@@ -90,7 +90,7 @@ impl TcpEndpoint {
     /// Begins an attempt to connect.
     pub(super) fn attempt(&mut self, id: SlotId) {
         let Some(peer) = self.conn(id).and_then(|conn| conn.peer) else { return };
-        let to = self.lanes[peer as usize].address;
+        let to = self.peers[peer as usize].address;
         let started = self.start(id, to);
         let Some(conn) = self.conn(id) else { return };
         conn.attempts += 1;
@@ -393,12 +393,12 @@ impl TcpEndpoint {
         let own = SocketAddr::new(address::canonical(here).ip(), self.bound.port());
         let peer = self.meet(host, from);
         // The connection that there is may have ended without this end having looked.
-        if let Some(old) = self.lanes[peer as usize].conn
+        if let Some(old) = self.peers[peer as usize].conn
             && self.conn(old).is_some_and(|conn| conn.phase == Phase::Ready)
         {
             self.read(host, old, false);
         }
-        let old = self.lanes[peer as usize].conn;
+        let old = self.peers[peer as usize].conn;
         let standing = match old.and_then(|old| self.conn(old)).map(|old| (old.phase, old.process)) {
             None | Some((Phase::Resting(_), _)) => Standing::None,
             Some((Phase::Ready, process)) => Standing::Open(process),
@@ -431,7 +431,7 @@ impl TcpEndpoint {
         conn.peer = Some(peer);
         match verdict {
             Verdict::Beside => {
-                if let Some(old) = self.lanes[peer as usize].beside.replace(id) {
+                if let Some(old) = self.peers[peer as usize].beside.replace(id) {
                     self.conns.remove(old);
                 }
             }
@@ -447,7 +447,7 @@ impl TcpEndpoint {
                     // What waits for this end's own attempt, none of which was sent.
                     conn.inherit(*old);
                 }
-                self.lanes[peer as usize].conn = Some(id);
+                self.peers[peer as usize].conn = Some(id);
             }
         }
         self.establish(host, id, order);
@@ -463,14 +463,14 @@ impl TcpEndpoint {
         let written_otherwise = conn.order != order && !conn.out.is_empty();
         conn.order = order;
         let (peer, announces, encrypted) = (conn.peer, conn.announces, conn.tls.is_some());
-        if let Some(lane) = peer.and_then(|peer| self.lanes.get_mut(peer as usize)) {
-            lane.order = order;
+        if let Some(entry) = peer.and_then(|peer| self.peers.get_mut(peer as usize)) {
+            entry.order = order;
         }
         if written_otherwise {
             return self.lose(host, id, Errno::ECONNRESET); // the next connection is written in the right order
         }
         let address =
-            peer.and_then(|peer| self.lanes.get(peer as usize)).map(|lane| lane.address.to_string());
+            peer.and_then(|peer| self.peers.get(peer as usize)).map(|entry| entry.address.to_string());
         let address = address.unwrap_or_default();
         tracing::info!(
             target: "ofi::tcp::ep_ctrl",

@@ -41,7 +41,7 @@ use crate::op::TcpOp;
 use crate::outgoing::{Lender, Outgoing, Stop};
 use crate::stream::Through;
 use crate::sys::{self, Found, Interest, Ready};
-use crate::taking::{At, VECTORS};
+use crate::taking::{At, Broken, VECTORS};
 use crate::tls::Security;
 use crate::{Tcp, address, ports, settings};
 
@@ -60,7 +60,7 @@ const LINGERING: u64 = 2;
 /// The connections of one endpoint.
 pub struct TcpEndpoint {
     pub(crate) common: Common,
-    pub(crate) lanes: Vec<Peer>,
+    pub(crate) peers: Vec<Peer>,
     by_address: FxHashMap<SocketAddr, PeerId>,
     /// The connections. One that is being processed is taken out.
     pub(crate) conns: Slots<Option<Box<Conn>>>,
@@ -145,7 +145,7 @@ impl TcpEndpoint {
                 vectors: Vec::new(),
                 counts: EndpointCounts::default(),
             },
-            lanes: Vec::new(),
+            peers: Vec::new(),
             by_address: FxHashMap::default(),
             conns: Slots::default(),
             listener,
@@ -402,12 +402,12 @@ impl TcpEndpoint {
             if conn.stalled.is_some() || received >= SHARE || !host.hungry() {
                 return Ok(());
             }
-            let Some(lane) = self.lanes.get_mut(peer as usize) else { return Ok(()) };
+            let Some(entry) = self.peers.get_mut(peer as usize) else { return Ok(()) };
             let mut vectors = std::mem::take(&mut self.common.vectors);
             vectors.clear();
             let is_long =
                 conn.stash.is_empty() && conn.body.as_ref().is_some_and(|body| body.left() >= STRAIGHT);
-            let mut at = At { common: &mut self.common, lane, host, peer, on: id };
+            let mut at = At { common: &mut self.common, entry, host, peer, on: id };
             let grants = if is_long { conn.places(&mut at, &mut vectors) } else { Vec::new() };
             let straight: usize = vectors.iter().map(|vector| vector.iov_len).sum();
             let kept = conn.stash.len();
@@ -471,17 +471,20 @@ impl TcpEndpoint {
         conn: &mut Conn,
         bytes: &[u8],
     ) -> Result<usize, Errno> {
-        let Some(lane) = self.lanes.get_mut(peer as usize) else { return Err(Errno::ECONNRESET) };
+        let Some(entry) = self.peers.get_mut(peer as usize) else { return Err(Errno::ECONNRESET) };
         let taken = if conn.role.is_bulk() {
             self.take_stripes(host, id, peer, conn, bytes)
         } else {
-            conn.take(&mut At { common: &mut self.common, lane, host, peer, on: id }, bytes)
+            conn.take(&mut At { common: &mut self.common, entry, host, peer, on: id }, bytes)
         };
         taken.map_err(|broken| {
-            self.common.counts.broken += 1;
+            self.common.counts.broken += u64::from(broken != Broken::Lost);
+            if conn.role.is_bulk() {
+                conn.broken = Some(Errno::ECONNRESET);
+            }
             static LIMIT: Limit = Limit::new();
             if let Some(more) = LIMIT.pass() {
-                let address = self.lanes[peer as usize].address;
+                let address = self.peers[peer as usize].address;
                 tracing::warn!(
                     target: "ofi::tcp::ep_data", peer = %address, more,
                     "a peer's connection is ended: {broken}"
@@ -523,31 +526,31 @@ impl TcpEndpoint {
     pub(crate) fn flush<H: Upcalls<Tcp>>(&mut self, host: &mut H, id: SlotId) {
         let Some(mut conn) = self.conns.get_mut(id).and_then(Option::take) else { return };
         let stop = self.flush_to(host, &mut conn);
-        let (is_bulk, awaits) = (conn.role.is_bulk(), conn.stalled == Some(Stall::Stripes));
+        let is_bulk = conn.role.is_bulk();
         self.want(id, &mut conn);
         if let Some(slot) = self.conns.get_mut(id) {
             *slot = Some(conn);
         }
         if let Stop::Failed(errno) = stop {
             let errno = if errno.get() == libc::EPIPE { Errno::ECONNRESET } else { errno };
-            // What the peer has sent before says more than this end's failure to send, and must not be lost.
+            // What the peer has sent before says more than this end's failure to send, and must not be lost. That is
+            // also so of stripes on bulk connections, which fail too if the peer is dead.
             let is_over = !is_bulk && self.break_off(id, errno);
             self.read(host, id, false);
-            if !is_over || awaits {
+            if !is_over {
                 self.lose(host, id, errno);
             }
         }
     }
 
-    /// Sends no more on a connection that is over for the kernel. It counts as lost when everything that has arrived
-    /// was taken. Returns whether it is over.
+    /// Sends no more on a connection that is over for the kernel. Returns whether it is over.
     fn break_off(&mut self, id: SlotId, errno: Errno) -> bool {
         let Some(conn) = self.conn(id) else { return false };
         let is_open = conn.socket.as_ref().is_some_and(|socket| sys::is_connected(socket.as_fd()));
         if is_open || errno != Errno::ECONNRESET {
             return false;
         }
-        (conn.out, conn.full, conn.broken) = (Outgoing::default(), true, Some(errno));
+        conn.stop_sending(errno);
         true
     }
 
@@ -557,8 +560,8 @@ impl TcpEndpoint {
         let Some(conn) = self.conn(id) else { return };
         if let (Some(errno), Some(peer), Some(Stall::Application)) = (conn.broken, conn.peer, conn.stalled) {
             host.fail_outgoing(peer, errno);
-            if let Some(lane) = self.lanes.get_mut(peer as usize) {
-                lane.outstanding = 0;
+            if let Some(entry) = self.peers.get_mut(peer as usize) {
+                entry.outstanding = 0;
             }
         }
     }
@@ -576,10 +579,10 @@ impl TcpEndpoint {
             conn.full = false;
             return Stop::Empty;
         }
-        let Some(lane) = self.lanes.get_mut(peer as usize) else { return Stop::Empty };
+        let Some(entry) = self.peers.get_mut(peer as usize) else { return Stop::Empty };
         let encrypts = self.common.encrypts;
         let (mut vectors, mut tls) = (std::mem::take(&mut self.common.vectors), self.common.tls.take());
-        let (mut lender, mut calls) = (Lending { common: &mut self.common, lane, host, peer }, 0);
+        let (mut lender, mut calls) = (Lending { common: &mut self.common, entry, host, peer }, 0);
         let (session, security) = (conn.tls.as_deref_mut(), tls.as_deref_mut());
         let mut through = Through { socket, session, security, encrypts };
         let stop = conn.out.flush(&mut lender, &mut vectors, |vectors| {
@@ -605,27 +608,27 @@ impl TcpEndpoint {
             return self.lose_bulk(host, (id, peer), &conn, errno);
         }
         drop(conn);
-        let Some(lane) = self.lanes.get_mut(peer as usize) else { return };
-        let other = match (lane.conn, lane.beside) {
+        let Some(entry) = self.peers.get_mut(peer as usize) else { return };
+        let other = match (entry.conn, entry.beside) {
             (Some(main), beside) if main == id => beside,
             (main, Some(beside)) if beside == id => main,
             _ => return, // another one is in its place
         };
-        (lane.conn, lane.beside, lane.outstanding) = (None, None, 0);
+        (entry.conn, entry.beside, entry.outstanding) = (None, None, 0);
         if let Some(other) = other {
             self.conns.remove(other);
         }
         self.end_bulk(peer);
-        let Some(lane) = self.lanes.get_mut(peer as usize) else { return };
-        tracing::info!(target: "ofi::tcp::ep_ctrl", peer = %lane.address, error = errno.name(), "a connection has ended");
+        let Some(entry) = self.peers.get_mut(peer as usize) else { return };
+        tracing::info!(target: "ofi::tcp::ep_ctrl", peer = %entry.address, error = errno.name(), "a connection has ended");
         self.common.counts.lost += 1;
         // Messages that are here as a whole stay for their receives.
-        host.fail_peer_where(peer, errno, |_| true, |token| !lane.has_whole(token));
-        for id in lane.spools.ids(|spool| !spool.is_whole()) {
-            self.common.spooled -= lane.unspool(id).map_or(0, |spool| spool.bytes.len());
+        host.fail_peer_where(peer, errno, |_| true, |token| !entry.has_whole(token));
+        for id in entry.spools.ids(|spool| !spool.is_whole()) {
+            self.common.spooled -= entry.unspool(id).map_or(0, |spool| spool.bytes.len());
         }
-        let spools = &lane.spools;
-        lane.unasked.retain(|_, id| spools.get(*id).is_some());
+        let spools = &entry.spools;
+        entry.unasked.retain(|_, id| spools.get(*id).is_some());
         self.idle.push_back(peer);
     }
 
@@ -644,7 +647,7 @@ impl TcpEndpoint {
 /// Gives a connection access to the payloads that it sends.
 struct Lending<'a, H> {
     common: &'a mut Common,
-    lane: &'a mut Peer,
+    entry: &'a mut Peer,
     host: &'a mut H,
     peer: PeerId,
 }
@@ -664,7 +667,7 @@ impl<H: Upcalls<Tcp>> Lender for Lending<'_, H> {
             _ => return,
         }
         if self.host.finish(self.peer, op, Ok(())).is_some() {
-            self.lane.outstanding = self.lane.outstanding.saturating_sub(1);
+            self.entry.outstanding = self.entry.outstanding.saturating_sub(1);
         }
     }
 

@@ -12,8 +12,8 @@ use crate::op::Token;
 impl TcpEndpoint {
     /// Moves a payload that has arrived or is arriving to a receive.
     pub(crate) fn pull<H: Upcalls<Tcp>>(&mut self, host: &mut H, peer: PeerId, token: Token, into: SlotId) {
-        let Some(lane) = self.lanes.get_mut(peer as usize) else { return };
-        let (on, to) = match lane.resolve(token) {
+        let Some(entry) = self.peers.get_mut(peer as usize) else { return };
+        let (on, to) = match entry.resolve(token) {
             Token::Announced(on, number) => {
                 if let Some(conn) = self.conn(on) {
                     conn.ask(number, To::Receive(into));
@@ -22,7 +22,7 @@ impl TcpEndpoint {
                 return;
             }
             Token::Spool(id) => {
-                let Some(spool) = lane.unspool(id) else { return };
+                let Some(spool) = entry.unspool(id) else { return };
                 self.common.spooled -= spool.bytes.len();
                 if let Some(receiving) = host.receiving(into) {
                     let len = spool.bytes.len().min(receiving.len);
@@ -46,7 +46,7 @@ impl TcpEndpoint {
             body.to = to.clone();
         }
         let bulk =
-            peer.filter(|_| has_stripes).and_then(|peer| self.lanes.get(peer as usize)?.bulk.as_deref());
+            peer.filter(|_| has_stripes).and_then(|peer| self.peers.get(peer as usize)?.bulk.as_deref());
         for id in bulk.map_or_else(Vec::new, |bulk| bulk.incoming.clone()) {
             if let Some(body) = self.conn(id).and_then(|conn| conn.body.as_mut()) {
                 body.to = to.clone();
@@ -56,8 +56,8 @@ impl TcpEndpoint {
 
     /// Discards a payload.
     pub(crate) fn discard(&mut self, peer: PeerId, token: Token) {
-        let Some(lane) = self.lanes.get_mut(peer as usize) else { return };
-        match lane.resolve(token) {
+        let Some(entry) = self.peers.get_mut(peer as usize) else { return };
+        match entry.resolve(token) {
             Token::Announced(on, number) => {
                 if let Some(conn) = self.conn(on) {
                     conn.ask(number, To::Nowhere);
@@ -65,7 +65,7 @@ impl TcpEndpoint {
                 }
             }
             Token::Spool(id) => {
-                let Some(spool) = lane.unspool(id) else { return };
+                let Some(spool) = entry.unspool(id) else { return };
                 self.common.spooled -= spool.bytes.len();
                 if !spool.is_whole() {
                     self.redirect(spool.on, To::Nowhere);

@@ -9,7 +9,8 @@ use crate::Tcp;
 use crate::bulk::Role;
 use crate::conn::{Announced, Phase};
 use crate::op::TcpOp;
-use crate::wire::{Packet, Pieces, RemotePiece, charge};
+use crate::taking::named_pieces;
+use crate::wire::{Packet, charge};
 
 /// The maximum length of a payload that is copied behind its header; longer ones are sent from their own memory.
 const COPIED: usize = 4 << 10;
@@ -32,7 +33,7 @@ const CONFIRMED: OpFlags = OpFlags::DELIVERY_COMPLETE.union(OpFlags::TRANSMIT_CO
 impl TcpEndpoint {
     /// Whether an operation may be posted: a fence waits for operations in flight.
     pub(super) fn may_post(&self, peer: u32, flags: OpFlags, id: SlotId) -> bool {
-        let fenced = flags.contains(OpFlags::FENCE) && self.lanes[peer as usize].outstanding > 0;
+        let fenced = flags.contains(OpFlags::FENCE) && self.peers[peer as usize].outstanding > 0;
         let conn = self.conns.get(id).and_then(Option::as_deref);
         !fenced && conn.is_some_and(|conn| conn.out.copied() < WAITING && conn.atomics.is_empty())
     }
@@ -70,7 +71,7 @@ impl TcpEndpoint {
             let op = host.open(out.peer, out.ticket, TcpOp::Send { payload, confirm, stripes: 1 });
             conn.out.header(&Packet::Rts { number, tag, data, confirm, len: out.len as u64 }, conn.order);
             conn.announced.insert(number, Announced { op, len: out.len, confirm, kept });
-            self.lanes[out.peer as usize].outstanding += 1;
+            self.peers[out.peer as usize].outstanding += 1;
             self.common.counts.announced += 1;
             self.leave(host, id, &out.ticket, out.flags);
             return Ok(Posted::Pending);
@@ -81,20 +82,30 @@ impl TcpEndpoint {
             conn.early = conn.early.saturating_add(charge);
         }
         let packet = Packet::Message { tag, data, confirm, len: out.len as u64 };
-        let stripes = self.begin_stripes(out.peer, id, out.len, out.flags);
+        let (payload, ticket) = ((out.peer, out.pieces, out.len), (out.flags, &out.ticket));
         // SAFETY: the core lends the pieces of what it posts.
-        let posted = unsafe {
-            self.payload(
-                host,
-                id,
-                &packet,
-                (out.peer, out.pieces, out.len, stripes),
-                confirm,
-                (out.flags, &out.ticket),
-            )
-        };
-        self.leave(host, id, &out.ticket, out.flags);
-        Ok(posted)
+        Ok(unsafe { self.post(host, id, &packet, payload, confirm, ticket) })
+    }
+
+    /// Queues a packet with its payload, and sends it now or later.
+    ///
+    /// # Safety
+    /// As for [`Self::payload`].
+    unsafe fn post<H: Upcalls<Tcp>>(
+        &mut self,
+        host: &mut H,
+        id: SlotId,
+        packet: &Packet,
+        (peer, pieces, len): (u32, &[ofi_api::Piece], usize),
+        confirm: bool,
+        (flags, ticket): (OpFlags, &CompletionInfo),
+    ) -> Posted {
+        let stripes = self.begin_stripes(peer, id, len, flags);
+        let payload = (peer, pieces, len, stripes);
+        // SAFETY: the caller's promise.
+        let posted = unsafe { self.payload(host, id, packet, payload, confirm, (flags, ticket)) };
+        self.leave(host, id, ticket, flags);
+        posted
     }
 
     /// Queues a packet with its payload, as a copy or by reference.
@@ -137,7 +148,7 @@ impl TcpEndpoint {
             TcpOp::Send { payload: unsafe { Payload::lent(pieces.into()) }, confirm, stripes }
         };
         let op = host.open(peer, *ticket, op);
-        self.lanes[peer as usize].outstanding += 1;
+        self.peers[peer as usize].outstanding += 1;
         if copied && !confirm {
             conn.out.mark(op);
         }
@@ -145,19 +156,14 @@ impl TcpEndpoint {
             conn.acks.push_back(op);
         }
         if !copied {
-            conn.lend_stripes(self.lanes[peer as usize].bulk.as_deref_mut(), op, len, stripes);
+            conn.lend_stripes(self.peers[peer as usize].bulk.as_deref_mut(), op, len, stripes);
         }
         Posted::Pending
     }
 
     /// See [`ofi_core::transport::TransportEndpoint::rma`].
     pub(crate) fn rma<H: Upcalls<Tcp>>(&mut self, host: &mut H, out: &OutRma<'_>) -> Result<Posted> {
-        let piece = |piece: &ofi_api::RemotePiece| RemotePiece {
-            addr: piece.addr,
-            len: piece.len as u64,
-            key: piece.key,
-        };
-        let Some(remote) = Pieces::new(out.remote.iter().map(piece)) else {
+        let Some(remote) = named_pieces(out.remote) else {
             // More than `rma_iov_limit` are not posted.
             return Ok(Posted::Done);
         };
@@ -173,7 +179,7 @@ impl TcpEndpoint {
             conn.out.header(&Packet::Read { remote }, conn.order);
             let op = host.open(out.peer, out.ticket, TcpOp::Read { pieces: out.pieces.into(), len: out.len });
             conn.reads.push_back(op);
-            self.lanes[out.peer as usize].outstanding += 1;
+            self.peers[out.peer as usize].outstanding += 1;
             self.leave(host, id, &out.ticket, out.flags);
             return Ok(Posted::Pending);
         }
@@ -181,20 +187,9 @@ impl TcpEndpoint {
         // Only an acknowledgement tells a write from one that the peer refuses, by ending the connection.
         let confirm = true;
         let packet = Packet::Write { remote, data, confirm, len: out.len as u64 };
-        let stripes = self.begin_stripes(out.peer, id, out.len, out.flags);
+        let (payload, ticket) = ((out.peer, out.pieces, out.len), (out.flags, &out.ticket));
         // SAFETY: the core lends the pieces of what it posts.
-        let posted = unsafe {
-            self.payload(
-                host,
-                id,
-                &packet,
-                (out.peer, out.pieces, out.len, stripes),
-                confirm,
-                (out.flags, &out.ticket),
-            )
-        };
-        self.leave(host, id, &out.ticket, out.flags);
-        Ok(posted)
+        Ok(unsafe { self.post(host, id, &packet, payload, confirm, ticket) })
     }
 
     /// Sends queued data now, or leaves it to the batch.
