@@ -17,8 +17,8 @@ mod upcalls;
 use std::sync::Arc;
 
 use ofi_api::{
-    Address, AtomicKind, Datatype, Dmabuf, EpOption, EpType, Errno, Error, FiOp, Info, LibraryMemory, MrAttr,
-    Placement, Result, RxAttr,
+    Address, AtomicKind, Datatype, Dmabuf, EpOption, EpType, Errno, Error, FiOp, Info, LibraryMemory,
+    MrAccess, MrAttr, Placement, Result, RxAttr,
 };
 
 pub use crate::source::Arm;
@@ -113,7 +113,7 @@ pub unsafe trait Transport: Sized + Send + Sync + 'static {
     /// Whether a device may register a dma-buf ([`MrAttr::of_dmabuf`]).
     const DMABUF: bool = false;
 
-    /// Whether a device may register a dma-buf of a GPU's memory for peers ([`Transport::register_exported`]).
+    /// Whether a device may register a dma-buf of a GPU's memory ([`Transport::register_exported`]).
     const EXPORTS: bool = false;
 
     /// Whether each peer has a connection of its own that can be ended ([`TransportEndpoint::sever`]).
@@ -159,6 +159,12 @@ pub unsafe trait Transport: Sized + Send + Sync + 'static {
         _dmabuf: Dmabuf<'_>,
     ) -> Result<Self::Region> {
         Self::register(domain, attr)
+    }
+
+    /// Whether a device is to have the dma-buf of this memory ([`Transport::register_exported`]): by default if peers
+    /// may access it.
+    fn exports(_domain: &Self::Domain, attr: &MrAttr<'_>) -> bool {
+        attr.access().intersects(MrAccess::REMOTE_READ | MrAccess::REMOTE_WRITE)
     }
 
     /// The key by which peers' devices name a registration, where the domain chooses keys (`FI_MR_PROV_KEY`). `None`:

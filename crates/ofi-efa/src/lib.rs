@@ -18,7 +18,6 @@ mod atomic;
 mod bare;
 mod common;
 mod direct;
-mod dmabuf;
 mod domain;
 mod endpoint;
 mod giving_up;

@@ -94,7 +94,7 @@ unsafe impl Transport for Verbs {
 
     fn register(domain: &Self::Domain, attr: &MrAttr<'_>) -> Result<Self::Region> {
         if domain.keyed {
-            return region::Region::keyed(domain, attr);
+            return region::Region::keyed(domain, attr, attr.dmabuf());
         }
         if attr.dmabuf().is_some() {
             return Err(Error::wanted(
@@ -118,7 +118,7 @@ unsafe impl Transport for Verbs {
     }
 
     fn counts(region: &Self::Region) -> bool {
-        region.key().is_none()
+        region.counts()
     }
 
     fn cm_data_size() -> usize {

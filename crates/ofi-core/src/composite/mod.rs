@@ -193,6 +193,10 @@ unsafe impl<P: CompositeSpec> Transport for Composite<P> {
         Ok(CompositeRegion { near, far: P::Far::register_exported(&domain.far.transport, attr, dmabuf)? })
     }
 
+    fn exports(domain: &Self::Domain, attr: &MrAttr<'_>) -> bool {
+        P::Far::exports(&domain.far.transport, attr)
+    }
+
     fn key(region: &Self::Region) -> Option<u64> {
         P::Far::key(&region.far)
     }

@@ -180,8 +180,8 @@ impl<T: Transport> State<T> {
     /// Posts a send of transmit context `at`.
     #[inline(never)]
     pub(super) fn send<const TAGGED: bool>(&mut self, at: u16, op: &SendOp<'_>, tag: u64) -> Result<()> {
-        if let Some(parts) = self.device_parts(op.buf.pieces()) {
-            return self.send_device::<TAGGED>(at, op, tag, parts);
+        if let Some(memory) = self.device_parts(op.buf.pieces()) {
+            return self.send_device::<TAGGED>(at, op, tag, memory);
         }
         let tx = self.ends.sender(at).0;
         let checked = tx.check_send::<TAGGED>(op)?;
@@ -266,8 +266,8 @@ impl<T: Transport> State<T> {
         write: bool,
         checked: (OpFlags, bool, usize),
     ) -> Result<()> {
-        if let Some(parts) = self.device_parts(op.buf.pieces()) {
-            return self.rma_device(at, op, write, checked, parts);
+        if let Some(memory) = self.device_parts(op.buf.pieces()) {
+            return self.rma_device(at, op, write, checked, memory);
         }
         let route = self.ends.sender(at).0.route;
         self.routed_rma(at, op, op.buf.pieces(), write, checked, route)

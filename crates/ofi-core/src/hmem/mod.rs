@@ -15,11 +15,13 @@
 
 pub mod cuda;
 mod devices;
+mod dmabufs;
 mod staged;
 mod stager;
 
-pub use devices::{Devices, RegisteredDevice};
-pub(crate) use staged::{Parts, Staged};
+pub use devices::{Devices, OpaqueMemory, Owner, RegisteredDevice};
+pub use dmabufs::Dmabufs;
+pub(crate) use staged::{Found, Parts, Staged};
 pub use stager::{Stager, StagingBuffer};
 
 use crate::config::HMEM_DISABLE_P2P;
