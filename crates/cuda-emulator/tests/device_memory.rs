@@ -862,3 +862,38 @@ fn efa_direct_sends_from_dma_bufs_of_all_interfaces() {
         local.close().unwrap();
     }
 }
+
+/// The owner executes a peer's first access to a registration, and its device the later ones, without copies.
+#[test]
+fn devices_of_verbs_access_exported_memory() {
+    const LEN: usize = 1 << 20;
+    if !is_inside("devices_of_verbs_access_exported_memory", &[("CUDA_EMULATOR_DMABUF", "1")]) {
+        return;
+    }
+    let cuda = Cuda::open(0).unwrap();
+    let pair = WAYS.into_iter().find(|way| way.provider == "verbs").unwrap().pair();
+    for ours in [None, Some(&cuda)] {
+        let (local, _local) = memory(&pair.a, ours, LEN);
+        let (target, region) = memory(&pair.b, Some(&cuda), LEN + 100);
+        let there = [remote_at(&region, 100, LEN)];
+        let natives = || pair.a.statistic("verbs_native_writes");
+        for seed in 0..3 {
+            let before = natives();
+            local.fill(seed);
+            pair.post(|| pair.a.out(pair.to_b, &local).context(1).write(&there));
+            pair.done(&pair.a);
+            target.slice(100..).check(seed);
+            local.slice(..).put(&vec![0; LEN]);
+            pair.post(|| pair.a.out(pair.to_b, &local).context(2).read(&there));
+            pair.done(&pair.a);
+            local.check(LEN, seed);
+            assert_eq!(natives() > before, seed > 0, "{seed}: the first one by the owner");
+        }
+        let after = target.bytes();
+        region.close().unwrap();
+        local.fill(9);
+        pair.post(|| pair.a.out(pair.to_b, &local).context(3).write(&there));
+        pair.failed(&pair.a);
+        assert!(target.bytes() == after);
+    }
+}

@@ -53,8 +53,8 @@ mod wire;
 use std::sync::Arc;
 
 use ofi_api::{
-    AddrFormat, Address, AtomicKind, Datatype, EpType, Errno, Error, FiOp, Info, LibraryMemory, MrAttr,
-    Placement, Result, RxAttr,
+    AddrFormat, Address, AtomicKind, Datatype, Dmabuf, EpType, Errno, Error, FiOp, Info, LibraryMemory,
+    MrAccess, MrAttr, Placement, Result, RxAttr,
 };
 use ofi_core::domain::{DomainPart, Registered};
 use ofi_core::transport::{Port, SharedReceives, Transport};
@@ -79,6 +79,7 @@ unsafe impl Transport for Verbs {
     const KEEPS: bool = true;
     const SEVERS: bool = true;
     const DMABUF: bool = true;
+    const EXPORTS: bool = true;
 
     fn prefix(info: &Info) -> usize {
         datagram::prefix(info, info.tx_attr.mode)
@@ -106,6 +107,18 @@ unsafe impl Transport for Verbs {
             ));
         }
         Ok(region::Region::new(domain, attr))
+    }
+
+    fn register_exported(
+        domain: &Self::Domain,
+        attr: &MrAttr<'_>,
+        dmabuf: Dmabuf<'_>,
+    ) -> Result<Self::Region> {
+        region::Region::of_device(domain, attr, dmabuf)
+    }
+
+    fn exports(domain: &Self::Domain, attr: &MrAttr<'_>) -> bool {
+        domain.keyed || attr.access().intersects(MrAccess::REMOTE_READ | MrAccess::REMOTE_WRITE)
     }
 
     fn deregister(domain: &Self::Domain, region: &Self::Region) -> Result<()> {

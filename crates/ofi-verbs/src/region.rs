@@ -100,6 +100,33 @@ impl Region {
         Ok(whole)
     }
 
+    /// Registers a GPU's memory that its driver has exported. If the device refuses the dma-buf, the memory is
+    /// registered without it.
+    ///
+    /// # Errors
+    /// As [`Region::keyed`].
+    pub fn of_device(domain: &Domain, attr: &MrAttr<'_>, dmabuf: Dmabuf<'_>) -> Result<Self> {
+        if domain.keyed {
+            return Self::keyed(domain, attr, Some(dmabuf)).or_else(|error| {
+                tracing::info!(target: "ofi::verbs::mr", %error, "the device does not access a GPU's memory itself");
+                Self::keyed(domain, attr, None)
+            });
+        }
+        let mut region = Self::new(domain, attr);
+        let &[Piece { addr, len, .. }] = attr.pieces() else { return Ok(region) };
+        if let Some(access) = access(attr).filter(|_| domain.native && len > 0) {
+            let iova = addr.addr() as u64;
+            let register = || domain.device.register_dmabuf(dmabuf, len, iova, access);
+            match domain.cache.with_room(register) {
+                Ok(registered) => region.remote = Mutex::new(Some(registered)),
+                Err(error) => {
+                    tracing::info!(target: "ofi::verbs::mr", %error, "peers' accesses to a GPU's memory go through its owner");
+                }
+            }
+        }
+        Ok(region)
+    }
+
     fn of(domain: &Domain, remote: Option<Box<dyn rc::Region>>, ranges: Vec<RangeId>, keyed: bool) -> Self {
         Self {
             key: remote.as_ref().filter(|_| keyed).map(|region| region.rkey().into()),
