@@ -65,9 +65,11 @@ impl<T: Transport> Mr<T> {
         let hmem = device_of(domain, attr)?;
         let transport = &domain.part.transport;
         let exports = T::EXPORTS && attr.dmabuf().is_none();
-        let for_peers = hmem.as_ref().filter(|_| exports && T::exports(transport, attr));
-        let data = match for_peers.and_then(|hmem| hmem.export(attr)) {
-            Some((fd, offset)) => T::register_exported(transport, attr, Dmabuf { fd: fd.as_fd(), offset })?,
+        let exported = hmem.as_ref().filter(|_| exports && T::exports(transport, attr));
+        let exported = exported.and_then(|device| device.export(attr));
+        let dmabuf = exported.as_ref().map(|(fd, offset)| Dmabuf { fd: fd.as_fd(), offset: *offset });
+        let data = match hmem.as_ref().filter(|_| attr.dmabuf().is_none()) {
+            Some(device) => T::register_device(transport, attr, device, dmabuf)?,
             None => T::register(transport, attr)?,
         };
         let key = match T::key(&data) {

@@ -57,6 +57,7 @@ use ofi_api::{
     MrAccess, MrAttr, Placement, Result, RxAttr,
 };
 use ofi_core::domain::{DomainPart, Registered};
+use ofi_core::hmem::RegisteredDevice;
 use ofi_core::transport::{Port, SharedReceives, Transport};
 
 pub use near::VerbsOrShm;
@@ -109,12 +110,16 @@ unsafe impl Transport for Verbs {
         Ok(region::Region::new(domain, attr))
     }
 
-    fn register_exported(
+    fn register_device(
         domain: &Self::Domain,
         attr: &MrAttr<'_>,
-        dmabuf: Dmabuf<'_>,
+        _device: &RegisteredDevice,
+        dmabuf: Option<Dmabuf<'_>>,
     ) -> Result<Self::Region> {
-        region::Region::of_device(domain, attr, dmabuf)
+        match dmabuf {
+            Some(dmabuf) => region::Region::of_device(domain, attr, dmabuf),
+            None => Self::register(domain, attr),
+        }
     }
 
     fn exports(domain: &Self::Domain, attr: &MrAttr<'_>) -> bool {

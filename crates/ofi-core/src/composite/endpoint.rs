@@ -243,6 +243,10 @@ unsafe impl<P: CompositeSpec> TransportEndpoint<Composite<P>> for CompositeEndpo
     }
 
     fn set_option(&mut self, option: EpOption, value: usize) {
+        let near = self.near.as_mut().map(|near| &mut near.endpoint);
+        if let Some(near) = near.or(self.prepared.as_mut()) {
+            near.set_option(option, value);
+        }
         self.far.set_option(option, value);
     }
 
@@ -489,6 +493,12 @@ unsafe impl<P: CompositeSpec> TransportEndpoint<Composite<P>> for CompositeEndpo
 
     fn share(&mut self, receives: &Arc<dyn SharedReceives>) {
         self.far.share(receives);
+    }
+
+    fn rma_mapped(&mut self, out: &OutRma<'_>) -> Option<Result<Posted>> {
+        let route = self.routes.get(out.peer);
+        let near = self.near.as_mut().filter(|_| !route.is_open() && route.side() == NEAR)?;
+        near.endpoint.rma_mapped(&OutRma { peer: route.local(), ..*out })
     }
 
     fn reaches<H: Upcalls<Composite<P>>>(

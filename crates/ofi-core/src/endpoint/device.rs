@@ -242,6 +242,11 @@ impl<T: Transport> State<T> {
         memory: DeviceMemory,
     ) -> Result<()> {
         let (route, pieces) = (self.ends.sender(at).0.route, op.buf.pieces());
+        if memory.0.is_some()
+            && let Some(posted) = self.mapped_rma(at, op, write, checked)
+        {
+            return posted;
+        }
         if !checked.0.contains(OpFlags::INJECT) && self.reaches(Some(op.peer), pieces, true) {
             match self.routed_rma(at, op, pieces, write, checked, route) {
                 // The device does not execute this one: it is copied, if that is possible.
