@@ -3,6 +3,7 @@
 
 mod support;
 
+use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::{Arc, LazyLock, Once};
 
@@ -752,5 +753,147 @@ fn efa_direct_takes_no_device_if_the_user_forbids_it() {
     let name = "efa_direct_takes_no_device_if_the_user_forbids_it";
     if is_inside(name, &[("CUDA_EMULATOR_DMABUF", "1"), ("FI_HMEM_DISABLE_P2P", "1")]) {
         assert_eq!(granted_fabrics(&direct_hints()), ["efa"]);
+    }
+}
+
+const IFACES: [HmemIface; 5] =
+    [HmemIface::Cuda, HmemIface::Rocr, HmemIface::Ze, HmemIface::Neuron, HmemIface::Synapseai];
+
+/// Registers memory of a device by a dma-buf that the program brings, at an address that CUDA does not know, as those
+/// of other interfaces.
+fn of_dmabuf(
+    side: &TestEndpoint,
+    cuda: &Cuda,
+    memory: &Memory,
+    iface: HmemIface,
+) -> Result<Arc<dyn MemoryRegion>> {
+    let (fd, offset) = cuda.dmabuf(memory.as_ptr().addr() as u64).unwrap();
+    let pieces = [Piece::new(memory.as_ptr().wrapping_add(1 << 44), memory.len())];
+    let mut attr = MrAttr::of_dmabuf(Dmabuf { fd: fd.as_fd(), offset }, &pieces, RIGHTS);
+    attr.iface = iface;
+    side.domain.register(&attr)
+}
+
+/// A dma-buf of another interface is the NIC's alone: what the processor would have to copy is refused.
+#[test]
+fn dma_bufs_of_all_interfaces_are_registered_with_nics() {
+    const LEN: usize = 70_000;
+    let name = "dma_bufs_of_all_interfaces_are_registered_with_nics";
+    if !is_inside(name, &[("CUDA_EMULATOR_DMABUF", "1")]) {
+        return;
+    }
+    let cuda = Cuda::open(0).unwrap();
+    let register = |side: &TestEndpoint, memory: &Memory, iface| of_dmabuf(side, &cuda, memory, iface);
+    for (seed, iface) in IFACES.into_iter().enumerate() {
+        let pair = EFA.pair();
+        let (ours, theirs) = (Memory::device(&cuda, LEN), Memory::device(&cuda, LEN));
+        let local = register(&pair.a, &ours, iface).unwrap();
+        let region = register(&pair.b, &theirs, iface).unwrap();
+        let (warm, _warm) = memory(&pair.a, None, LEN);
+        let there = [remote(&region)];
+        // The first access may go before the peer has said that its device has RDMA; its owner then refuses.
+        pair.drive("RDMA", || {
+            pair.post(|| pair.a.out(pair.to_b, &warm).context(1).write(&there));
+            matches!(pair.next(&pair.a), Event::Done(..)).then_some(())
+        });
+        ours.fill(seed as u8);
+        let pieces = [Piece::new(local.base() as *mut u8, LEN)];
+        // SAFETY: the device alone uses the memory, which lives longer than the operations.
+        let buf = unsafe { Lent::new(&pieces, &[]) };
+        let (peer, context, flags) = (pair.to_b, Context(2), OpFlags::empty());
+        let op = RmaOp { buf, remote: &there, peer, context, data: 0, flags, call: Call::Plain };
+        pair.post(|| pair.a.ep.write(&op));
+        assert_eq!(pair.done(&pair.a).op_context, context, "{iface}");
+        theirs.check(LEN, seed as u8);
+        ours.slice(..).put(&vec![0; LEN]);
+        pair.post(|| pair.a.ep.read(&op));
+        pair.done(&pair.a);
+        ours.check(LEN, seed as u8);
+        let refused = pair.a.ep.send(&SendOp::new(buf, peer, context)).unwrap_err();
+        assert_eq!(refused.errno(), Errno::EOPNOTSUPP, "{iface}: {refused}");
+        let receive = ReceiveOp::new(buf, context);
+        assert_eq!(pair.a.ep.receive(&receive).unwrap_err().errno(), Errno::EOPNOTSUPP, "{iface}");
+    }
+    for way in WAYS.into_iter().filter(|way| way.provider != "efa") {
+        let side = way.opening().open();
+        for iface in IFACES {
+            let refused = register(&side, &Memory::device(&cuda, 4096), iface).map(drop).unwrap_err();
+            assert_eq!(refused.errno(), Errno::ENOSYS, "{way:?}, {iface}");
+            assert!(refused.to_string().contains("FI_EP_MSG"), "{way:?}: {refused}");
+        }
+    }
+}
+
+/// Over fabric `efa-direct` the device also reads messages of one piece from a dma-buf, if they do not go inline.
+#[test]
+fn efa_direct_sends_from_dma_bufs_of_all_interfaces() {
+    const LEN: usize = 4096;
+    let name = "efa_direct_sends_from_dma_bufs_of_all_interfaces";
+    if !is_inside(name, &[("CUDA_EMULATOR_DMABUF", "1")]) {
+        return;
+    }
+    let cuda = Cuda::open(0).unwrap();
+    let side = || Opening::new(direct_hints()).without_shared_memory().open();
+    let pair = Pair::of(side(), side());
+    assert_eq!(pair.a.info.fabric_attr.name, "efa-direct");
+    for (seed, iface) in IFACES.into_iter().enumerate() {
+        let ours = Memory::device(&cuda, LEN);
+        let local = of_dmabuf(&pair.a, &cuda, &ours, iface).unwrap();
+        let (into, _received) = memory(&pair.b, None, LEN);
+        ours.fill(seed as u8);
+        let at = |offset: usize, len| Piece::new((local.base() as usize + offset) as *mut u8, len);
+        let send = |pieces: &[Piece], call| {
+            // SAFETY: the device alone uses the memory, which lives longer than the operations.
+            let buf = unsafe { Lent::new(pieces, &[]) };
+            pair.a.ep.send(&SendOp { call, ..SendOp::new(buf, pair.to_b, Context(2)) })
+        };
+        for len in [1024, LEN] {
+            pair.post(|| pair.b.receive(&into).context(1).post());
+            pair.post(|| send(&[at(0, len)], Call::Plain));
+            assert_eq!(pair.done(&pair.b).len, len, "{iface}");
+            pair.done(&pair.a);
+            into.slice(..len).check(seed as u8);
+        }
+        let refused = |pieces: &[Piece], call| send(pieces, call).unwrap_err().errno();
+        assert_eq!(refused(&[at(0, 8)], Call::Plain), Errno::EOPNOTSUPP, "{iface}: inline");
+        assert_eq!(refused(&[at(0, 16)], Call::Inject), Errno::EOPNOTSUPP, "{iface}: injected");
+        let halves = [at(0, 512), at(512, 512)];
+        assert_eq!(refused(&halves, Call::Plain), Errno::EOPNOTSUPP, "{iface}: two pieces");
+        local.close().unwrap();
+    }
+}
+
+/// The owner executes a peer's first access to a registration, and its device the later ones, without copies.
+#[test]
+fn devices_of_verbs_access_exported_memory() {
+    const LEN: usize = 1 << 20;
+    if !is_inside("devices_of_verbs_access_exported_memory", &[("CUDA_EMULATOR_DMABUF", "1")]) {
+        return;
+    }
+    let cuda = Cuda::open(0).unwrap();
+    let pair = WAYS.into_iter().find(|way| way.provider == "verbs").unwrap().pair();
+    for ours in [None, Some(&cuda)] {
+        let (local, _local) = memory(&pair.a, ours, LEN);
+        let (target, region) = memory(&pair.b, Some(&cuda), LEN + 100);
+        let there = [remote_at(&region, 100, LEN)];
+        let natives = || pair.a.statistic("verbs_native_writes");
+        for seed in 0..3 {
+            let before = natives();
+            local.fill(seed);
+            pair.post(|| pair.a.out(pair.to_b, &local).context(1).write(&there));
+            pair.done(&pair.a);
+            target.slice(100..).check(seed);
+            local.slice(..).put(&vec![0; LEN]);
+            pair.post(|| pair.a.out(pair.to_b, &local).context(2).read(&there));
+            pair.done(&pair.a);
+            local.check(LEN, seed);
+            assert_eq!(natives() > before, seed > 0, "{seed}: the first one by the owner");
+        }
+        let after = target.bytes();
+        region.close().unwrap();
+        local.fill(9);
+        pair.post(|| pair.a.out(pair.to_b, &local).context(3).write(&there));
+        pair.failed(&pair.a);
+        assert!(target.bytes() == after);
     }
 }

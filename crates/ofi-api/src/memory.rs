@@ -167,8 +167,11 @@ impl<'a> MrAttr<'a> {
     /// A registration of a dma-buf (`FI_MR_DMABUF`). Only devices read and write the dma-buf, never a processor. The
     /// one piece has its length, and the address by which accesses name its first byte; that address need not be
     /// mapped, and must not belong to other memory. Local operations on that address use the dma-buf if the device
-    /// alone moves the bytes: reads and writes of `efa` with RDMA at both ends. `efa` operations that the processor
-    /// would have to copy fail with `FI_EOPNOTSUPP`. All other operations use the memory that is mapped at the address.
+    /// alone moves the bytes: reads and writes of `efa` with RDMA at both ends, and all operations of connected
+    /// endpoints of `verbs`. Those that the processor would have to copy fail with `FI_EOPNOTSUPP`: over `efa` reads
+    /// and writes; over `verbs` injected ones and atomics; and with `FI_HMEM` all others, if [`MrAttr::iface`] is not
+    /// the host's. What remains uses the memory that is mapped at the address. In a domain with `FI_HMEM`, CUDA copies
+    /// memory that it knows by that address instead.
     ///
     /// Registering fails with `FI_ENOSYS` if no device supports it.
     pub const fn of_dmabuf(dmabuf: Dmabuf<'a>, piece: &'a [Piece; 1], access: MrAccess) -> Self {

@@ -13,7 +13,7 @@ use crate::auth::{self, AuthKey};
 use crate::cntr::Cntr;
 use crate::domain::DomainCore;
 use crate::endpoint::Ep;
-use crate::hmem::RegisteredDevice;
+use crate::hmem::{OpaqueMemory, RegisteredDevice};
 use crate::keys::{Closing, KeyChoice, Region, Registration};
 use crate::transport::{RegionData, Transport};
 
@@ -41,6 +41,8 @@ pub struct Mr<T: Transport> {
     base: u64,
     len: usize,
     life: Mutex<Life>,
+    /// Its dma-buf, while it is open, if no driver copies that memory.
+    opaque: Mutex<Option<OpaqueMemory>>,
 }
 
 impl<T: Transport> Mr<T> {
@@ -62,9 +64,12 @@ impl<T: Transport> Mr<T> {
         }
         let hmem = device_of(domain, attr)?;
         let transport = &domain.part.transport;
-        let for_peers = hmem.as_ref().filter(|_| T::EXPORTS && attr.access().intersects(REMOTE));
-        let data = match for_peers.and_then(|hmem| hmem.export(attr)) {
-            Some((fd, offset)) => T::register_exported(transport, attr, Dmabuf { fd: fd.as_fd(), offset })?,
+        let exports = T::EXPORTS && attr.dmabuf().is_none();
+        let exported = hmem.as_ref().filter(|_| exports && T::exports(transport, attr));
+        let exported = exported.and_then(|device| device.export(attr));
+        let dmabuf = exported.as_ref().map(|(fd, offset)| Dmabuf { fd: fd.as_fd(), offset: *offset });
+        let data = match hmem.as_ref().filter(|_| attr.dmabuf().is_none()) {
+            Some(device) => T::register_device(transport, attr, device, dmabuf)?,
             None => T::register(transport, attr)?,
         };
         let key = match T::key(&data) {
@@ -78,6 +83,12 @@ impl<T: Transport> Mr<T> {
         let attr = if attr.dmabuf().is_some() { &by_device } else { attr };
         let mut registration = Registration::new(attr, key, data);
         (registration.auth, registration.hmem) = (auth, hmem);
+        let opaque = match (&domain.devices, attr.dmabuf(), &registration.hmem) {
+            (Some(devices), Some(_), None) if attr.iface != HmemIface::System => {
+                devices.register_opaque(attr)
+            }
+            _ => None,
+        };
         registration.only = attr.peer.map(T::normalize).transpose()?;
         registration.is_enabled = !attr.disabled && !binds_endpoints(domain);
         let desc = domain.regions.register(registration)?;
@@ -89,14 +100,14 @@ impl<T: Transport> Mr<T> {
         let (base, len) = (region.base_address(), region.len());
         drop(granted);
         let fid = Fid::next();
-        let life = Mutex::new(Life::Open);
+        let (life, opaque) = (Mutex::new(Life::Open), Mutex::new(opaque));
         tracing::debug!(
             target: "ofi::core::mr",
             prov = domain.info.fabric_attr.prov_name,
             len, access = ?attr.access(), by_device = matches!(key, KeyChoice::Device(_)),
             "registered memory"
         );
-        let region = Arc::new(Self { domain: Arc::clone(domain), fid, desc, base, len, life });
+        let region = Arc::new(Self { domain: Arc::clone(domain), fid, desc, base, len, life, opaque });
         domain.events.registered(fid, attr.context);
         Ok(region)
     }
@@ -124,10 +135,15 @@ fn auth_of<T: Transport>(domain: &DomainCore<T>, attr: &MrAttr<'_>) -> Result<Au
     }
 }
 
-/// The device that owns the memory, if the processor must not access it. Dma-bufs are left to the transport.
+/// The device that owns the memory, if the processor must not access it and its driver copies. Dma-bufs of any
+/// interface are accepted, for the transport's device.
 fn device_of<T: Transport>(domain: &DomainCore<T>, attr: &MrAttr<'_>) -> Result<Option<RegisteredDevice>> {
-    if attr.iface == HmemIface::System || attr.dmabuf().is_some() {
+    if attr.iface == HmemIface::System {
         return Ok(None);
+    }
+    if attr.dmabuf().is_some() {
+        let devices = domain.devices.as_ref().filter(|_| attr.iface == HmemIface::Cuda);
+        return Ok(devices.and_then(|devices| devices.register(attr).ok()?));
     }
     let Some(devices) = &domain.devices else {
         return Err(Error::wanted(
@@ -271,6 +287,7 @@ impl<T: Transport> MemoryRegion for Mr<T> {
             Life::Closing(closing) => closing,
             Life::Closed => return Ok(()),
         };
+        drop(self.opaque.lock().unwrap_or_else(PoisonError::into_inner).take());
         let (prov, len, in_use) =
             (self.domain.info.fabric_attr.prov_name.as_str(), self.len, closing.in_use());
         tracing::debug!(target: "ofi::core::mr", prov, len, in_use, "closes a registration");

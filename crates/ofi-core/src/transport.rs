@@ -17,10 +17,11 @@ mod upcalls;
 use std::sync::Arc;
 
 use ofi_api::{
-    Address, AtomicKind, Datatype, Dmabuf, EpOption, EpType, Errno, Error, FiOp, Info, LibraryMemory, MrAttr,
-    Placement, Result, RxAttr,
+    Address, AtomicKind, Datatype, Dmabuf, EpOption, EpType, Errno, Error, FiOp, Info, LibraryMemory,
+    MrAccess, MrAttr, Placement, Result, RxAttr,
 };
 
+use crate::hmem::RegisteredDevice;
 pub use crate::source::Arm;
 
 pub use endpoint::{Attendant, GivenUp, Posted, SharedReceives, TransportEndpoint};
@@ -113,7 +114,7 @@ pub unsafe trait Transport: Sized + Send + Sync + 'static {
     /// Whether a device may register a dma-buf ([`MrAttr::of_dmabuf`]).
     const DMABUF: bool = false;
 
-    /// Whether a device may register a dma-buf of a GPU's memory for peers ([`Transport::register_exported`]).
+    /// Whether a device may register a dma-buf of a GPU's memory ([`Transport::register_device`]).
     const EXPORTS: bool = false;
 
     /// Whether each peer has a connection of its own that can be ended ([`TransportEndpoint::sever`]).
@@ -147,18 +148,25 @@ pub unsafe trait Transport: Sized + Send + Sync + 'static {
     /// `FI_ENOSYS` for memory that the transport cannot register.
     fn register(domain: &Self::Domain, attr: &MrAttr<'_>) -> Result<Self::Region>;
 
-    /// Registers device memory (`FI_HMEM`) that its driver has exported as a dma-buf, so that peers' NICs access it
-    /// without the owner. A transport without such NICs, or whose NIC refuses it, registers the memory as
-    /// [`Transport::register`] does, and the owner copies for its peers.
+    /// Registers device memory (`FI_HMEM`). `dmabuf`: the memory, if its driver has exported it for a NIC of the
+    /// transport ([`Transport::exports`]). A transport that neither has such NICs nor maps device memory registers it
+    /// as [`Transport::register`] does, and the owner copies for its peers; so does one whose NIC refuses the dma-buf.
     ///
     /// # Errors
     /// As [`Transport::register`].
-    fn register_exported(
+    fn register_device(
         domain: &Self::Domain,
         attr: &MrAttr<'_>,
-        _dmabuf: Dmabuf<'_>,
+        _device: &RegisteredDevice,
+        _dmabuf: Option<Dmabuf<'_>>,
     ) -> Result<Self::Region> {
         Self::register(domain, attr)
+    }
+
+    /// Whether a device is to have the dma-buf of this memory ([`Transport::register_device`]): by default if peers
+    /// may access it.
+    fn exports(_domain: &Self::Domain, attr: &MrAttr<'_>) -> bool {
+        attr.access().intersects(MrAccess::REMOTE_READ | MrAccess::REMOTE_WRITE)
     }
 
     /// The key by which peers' devices name a registration, where the domain chooses keys (`FI_MR_PROV_KEY`). `None`:

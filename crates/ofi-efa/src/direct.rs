@@ -6,6 +6,7 @@ use std::collections::VecDeque;
 
 use ofi_api::{Errno, Error, OpFlags, Result};
 use ofi_core::copy;
+use ofi_core::hmem::Dmabufs;
 use ofi_core::transport::{Arrived, Delivery, OutMessage, OutRma, PeerId, Posted, RxName, Upcalls};
 
 use crate::Efa;
@@ -13,6 +14,9 @@ use crate::adapter::{Mark, Packet};
 use crate::common::Common;
 use crate::op::Op;
 use crate::peer::Peer;
+
+/// The messages that the device reads from dma-bufs of this end.
+const ALONE: &str = "a message of one piece, longer than the device's inline data, that is not injected";
 
 /// The error for an operation that the fabric lacks.
 pub fn refused(what: &str) -> Error {
@@ -71,10 +75,16 @@ impl Peer {
         if let [piece] = out.pieces
             && len > common.adapter.inline()
             && !injected
-            && self.send_alone(common, host, (peer, out.ticket), piece, data)
         {
-            common.counts.eager += 1;
-            return Ok(Posted::Pending);
+            if self.send_alone(common, host, (peer, out.ticket), piece, data) {
+                common.counts.eager += 1;
+                return Ok(Posted::Pending);
+            }
+            // A full queue is no reason to copy.
+            if common.domain.transport.dmabufs.touch(out.pieces) {
+                let full = !self.has_room(common);
+                return Err(if full { common.adapter.full() } else { Dmabufs::refusal(ALONE) });
+            }
         }
         self.send_slot(common, host, out, data)
     }

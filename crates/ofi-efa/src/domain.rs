@@ -4,11 +4,11 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ibv::cache::{Cache, CacheLimits, KeptAs, Purpose, RegisterError, Watched, is_shortage};
-use ofi_api::{Errno, Error, Info, MrMode, Result};
+use ofi_api::{Dmabuf, Errno, Error, Info, MrMode, Piece, Result};
 use ofi_core::config::{MR_CACHE_MAX_COUNT, MR_CACHE_MAX_SIZE, MR_CACHE_MONITOR};
+use ofi_core::hmem::Dmabufs;
 use rustc_hash::FxHashSet;
 
-use crate::dmabuf::Dmabufs;
 use crate::settings;
 use crate::srd::{self, Access, Device};
 
@@ -146,11 +146,26 @@ impl Domain {
             (Purpose::Local, KeptAs::Watched) => Access::LocalWrite,
             (Purpose::Local, KeptAs::Range | KeptAs::Lent) => Access::Local,
         };
-        if let Some(made) = self.dmabufs.register(&*self.device, addr.addr(), len, access) {
+        let iova = addr.addr() as u64;
+        let of_dmabuf = |dmabuf: Dmabuf<'_>| self.device.register_dmabuf(dmabuf, len, iova, access);
+        if let Some(made) = self.dmabufs.register(addr.addr(), len, of_dmabuf) {
             return made;
         }
         // SAFETY: the caller's promise.
         unsafe { self.device.register(addr, len, access) }
+    }
+
+    /// Refuses memory that the processor would have to copy and must not access.
+    ///
+    /// # Errors
+    /// `FI_EOPNOTSUPP` if a piece lies in a dma-buf.
+    #[inline]
+    pub fn refuse_dmabufs(&self, pieces: &[Piece]) -> Result<()> {
+        self.dmabufs.refuse(
+            pieces,
+            "an access that both devices do alone: RDMA at either end, one piece, and a key that the peer's device \
+             knows",
+        )
     }
 
     /// Calls `make`, and once more if kept registrations leave no room ([`Cache::with_room`]).

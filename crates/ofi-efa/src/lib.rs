@@ -18,7 +18,6 @@ mod atomic;
 mod bare;
 mod common;
 mod direct;
-mod dmabuf;
 mod domain;
 mod endpoint;
 mod giving_up;
@@ -48,6 +47,7 @@ use std::sync::Arc;
 
 use ofi_api::{Address, Dmabuf, EpOption, EpType, Info, LibraryMemory, MrAttr, Placement, Result};
 use ofi_core::domain::{DomainPart, Registered};
+use ofi_core::hmem::RegisteredDevice;
 use ofi_core::transport::Transport;
 
 pub use near::EfaOrShm;
@@ -102,12 +102,16 @@ unsafe impl Transport for Efa {
         }
     }
 
-    fn register_exported(
+    fn register_device(
         domain: &Self::Domain,
         attr: &MrAttr<'_>,
-        dmabuf: Dmabuf<'_>,
+        _device: &RegisteredDevice,
+        dmabuf: Option<Dmabuf<'_>>,
     ) -> Result<Self::Region> {
-        region::Region::of_device(domain, attr, dmabuf)
+        match dmabuf {
+            Some(dmabuf) => region::Region::of_device(domain, attr, dmabuf),
+            None => Self::register(domain, attr),
+        }
     }
 
     fn key(region: &Self::Region) -> Option<u64> {

@@ -116,7 +116,7 @@ impl Peer {
         let Some(sources) = sources.collect::<Option<Vec<_>>>() else { return Ok(None) };
         let (mut runs, mut regions, mut slot) = (Vec::new(), Vec::new(), None);
         if short {
-            common.domain.transport.dmabufs.refuse(out.pieces)?;
+            common.domain.transport.refuse_dmabufs(out.pieces)?;
             let taken = self.borrow_slot(common)?;
             let segment = common.adapter.lend(taken, out.len);
             if out.write {
@@ -390,7 +390,7 @@ impl Peer {
     ) {
         let Native { write, pieces, remote, len, told } = native;
         common.counts.native_refused += 1;
-        if let Err(error) = common.domain.transport.dmabufs.refuse(&pieces) {
+        if let Err(error) = common.domain.transport.refuse_dmabufs(&pieces) {
             return self.finish(common, host, peer, id, Err(error.errno()));
         }
         let asked = match iovs(&remote) {

@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use ofi_api::{Dmabuf, Errno, Error, HmemIface, MrAccess, MrAttr, Piece, Result};
 
 use ibv::cache::{Cache, RangeId};
+use ofi_core::hmem::Dmabufs;
 
-use crate::dmabuf::Dmabufs;
 use crate::domain::{Domain, Withdrawn};
 use crate::srd::{self, Access};
 

@@ -34,7 +34,7 @@ impl Peer {
         if common.direct {
             return Err(crate::direct::unfit(common, out));
         }
-        common.domain.transport.dmabufs.refuse(out.pieces)?;
+        common.domain.transport.refuse_dmabufs(out.pieces)?;
         let remote = iovs(out.remote).ok_or_else(|| ofi_api::Error::new(Errno::EINVAL))?;
         if out.write { self.write(common, host, out, remote) } else { self.read(common, host, out, remote) }
     }

@@ -140,7 +140,7 @@ impl Peer {
                 return Ok(Some((lkey, HeldMemory::Region(region))));
             }
         }
-        domain.dmabufs.refuse(std::slice::from_ref(piece))?;
+        domain.refuse_dmabufs(std::slice::from_ref(piece))?;
         if short {
             let slot = self.borrow_slot(common)?;
             if !fills {

@@ -3,7 +3,7 @@
 use std::os::fd::RawFd;
 use std::sync::Arc;
 
-use ofi_api::{Address, EpOption, Errno, Error, Info, OpFlags, Result, Statistic};
+use ofi_api::{Address, EpOption, Errno, Error, Info, OpFlags, Piece, Result, Statistic};
 use ofi_core::domain::DomainPart;
 use ofi_core::slots::SlotId;
 use ofi_core::transport::{
@@ -210,6 +210,20 @@ unsafe impl TransportEndpoint<Efa> for EndpointState {
         let Ok(endpoint) = self.open() else { return };
         endpoint.peers[peer as usize].discard(&mut endpoint.common, peer, token);
         endpoint.common.adapter.tell();
+    }
+
+    fn reaches<H: Upcalls<Efa>>(
+        &mut self,
+        _host: &mut H,
+        _peer: Option<PeerId>,
+        pieces: &[Piece],
+        accesses: bool,
+    ) -> bool {
+        let Self::Open(endpoint) = self else { return false };
+        let common = &endpoint.common;
+        // Short messages are copied into the request, and those of several pieces into one slot.
+        let sends = || common.direct && matches!(pieces, [piece] if piece.len > common.adapter.inline());
+        (accesses || sends()) && common.domain.transport.dmabufs.touch(pieces)
     }
 
     fn poll<H: Upcalls<Efa>>(&mut self, host: &mut H) {

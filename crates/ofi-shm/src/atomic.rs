@@ -164,7 +164,7 @@ impl Peer {
         if !executor.is_lock_free(target.addr() as u64) {
             return false;
         }
-        let changed = self.while_granted(granted, || {
+        let changed = self.while_granted(&granted.terms, || {
             // SAFETY: `resolve` checked that the piece's bytes at `target` are granted for reading and writing, and the
             // grant holds now; they are lock-free, so whoever shares them changes them at once. The core checked that
             // operands, comparands and results are as long, where the executor wants them, and they are lent.
@@ -180,7 +180,11 @@ impl Peer {
     fn route_of(&mut self, common: &Common, atomic: &Atomic<'_>) -> AccessPath {
         if atomic.remote.iter().all(|piece| atomic.executor.is_lock_free(self.place_of(piece))) {
             // For reads too, because a mapping for writing is only granted with both rights.
-            self.route(common, atomic.remote, true)
+            match self.route(common, atomic.remote, true) {
+                // A device's memory is changed by nobody: the owner says so.
+                AccessPath::Direct if self.is_of_device(atomic.remote) => AccessPath::Command,
+                route => route,
+            }
         } else if self.up().is_none() {
             AccessPath::Wait
         } else {
@@ -223,7 +227,7 @@ impl Peer {
         let mut done = 0;
         for (&(target, run), piece) in targets.iter().zip(atomic.remote) {
             let holds = match self.grants.known.get(&piece.key) {
-                Some(KeyState::Mapped(granted)) => self.while_granted(granted, || {
+                Some(KeyState::Mapped(granted)) => self.while_granted(&granted.terms, || {
                     let old = if old.is_null() { old } else { old.wrapping_add(done) };
                     let (operands, comparands) = (operands.wrapping_add(done), comparands.wrapping_add(done));
                     // SAFETY: `resolve` checked that `run` bytes at `target` are granted for reading and writing, and

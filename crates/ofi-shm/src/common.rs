@@ -31,6 +31,8 @@ pub struct Common {
     /// Whether long payloads are written by streaming stores.
     pub streaming: StreamingStores,
     pub counts: EndpointCounts,
+    /// One more for each mapping of a peer's device memory.
+    pub mapped_devices: Arc<()>,
 }
 
 impl Common {
@@ -57,6 +59,7 @@ pub struct EndpointCounts {
     pub bulk_bytes: u64,
     pub streamed_bytes: u64,
     pub direct_bytes: u64,
+    pub device_bytes: u64,
     pub direct_atomics: u64,
     pub single_messages: u64,
     pub single_accesses: u64,

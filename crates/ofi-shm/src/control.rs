@@ -4,11 +4,12 @@
 //! checked here; the helper drops and counts those that do not parse.
 
 use ofi_core::auth::Proof;
+use ofi_core::hmem::DeviceHandle;
 
 use crate::cma::Token;
 
 /// Version of all formats that two processes share: this file, `layout.rs`, `command.rs` and `ofi_ring::record`.
-pub const VERSION: u64 = 8;
+pub const VERSION: u64 = 9;
 /// First word of every message.
 const MAGIC: u64 = u64::from_le_bytes(*b"ofi-shm\0") ^ VERSION << 56;
 /// The maximum length of a message, and of a datagram of any kind, in bytes.
@@ -16,7 +17,7 @@ const MAX_MESSAGE: usize = WORDS * 8;
 pub const MAX_BYTES: usize = 24 + ofi_core::transport::MAX_PACKET;
 /// First word of a datagram that carries a packet of connection management.
 const PACKET: u64 = u64::from_le_bytes(*b"ofi-shm\0") ^ (VERSION | 1 << 7) << 56;
-const WORDS: usize = 10;
+const WORDS: usize = 19;
 
 /// An endpoint's introduction to a peer. Its descriptors are the pair memory for this peer, the endpoint memory, the
 /// doorbell memory, the ring of commands and, with `wakes`, the eventfd.
@@ -65,10 +66,15 @@ pub enum ControlMessage {
     Wake,
     /// The sender's bulk memory, with its descriptor.
     Bulk { incarnation: u64, lines: u32 },
-    /// The sender asks to map the memory behind `key`; with `write`, for writing too.
-    Request { incarnation: u64, key: u64, write: bool },
+    /// The sender asks to map the memory behind `key`; with `write`, for writing too. It can map a device's memory if
+    /// `devices` says so.
+    Request { incarnation: u64, key: u64, write: bool, devices: bool },
     /// The answer, with the descriptor if `len` is not 0.
     Grant { incarnation: u64, key: u64, grant: Terms },
+    /// The answer, if the memory is a device's that the receiver may map.
+    Device { incarnation: u64, key: u64, grant: Terms, device: DeviceHandle },
+    /// The sender has closed the registration behind `key`, whose device memory the receiver may have mapped.
+    Withdrawn { incarnation: u64, key: u64 },
     /// The sender's authorization key differs from that of this incarnation of the receiver or, if it is 0, from that
     /// of the sender of a connection management packet.
     Rejected { incarnation: u64 },
@@ -98,12 +104,19 @@ impl ControlMessage {
             Self::Close { incarnation } => vec![3, incarnation],
             Self::Wake => vec![4],
             Self::Bulk { incarnation, lines } => vec![5, incarnation, lines.into()],
-            Self::Request { incarnation, key, write } => vec![6, incarnation, key, write.into()],
-            Self::Rejected { incarnation } => vec![8, incarnation],
-            Self::Grant { incarnation, key, grant } => {
-                let slot = u64::from(grant.generation) << 32 | u64::from(grant.slot);
-                vec![7, incarnation, key, grant.len, grant.base, slot, grant.write.into()]
+            Self::Request { incarnation, key, write, devices } => {
+                vec![6, incarnation, key, u64::from(write) | u64::from(devices) << 1]
             }
+            Self::Rejected { incarnation } => vec![8, incarnation],
+            Self::Grant { incarnation, key, grant } => granted(7, incarnation, key, &grant),
+            Self::Device { incarnation, key, grant, device } => {
+                let mut words = granted(9, incarnation, key, &grant);
+                let bytes = device.uuid.chunks_exact(8).chain(device.handle.chunks_exact(8));
+                words.extend(bytes.map(|bytes| u64::from_ne_bytes(bytes.try_into().unwrap_or_default())));
+                words.push(device.offset);
+                words
+            }
+            Self::Withdrawn { incarnation, key } => vec![10, incarnation, key],
         };
         std::iter::once(MAGIC).chain(words).flat_map(u64::to_ne_bytes).collect()
     }
@@ -134,24 +147,39 @@ impl ControlMessage {
                 token: Token { page: rest[6], nonce: rest[7] },
             })
         };
+        let grant = || {
+            Some(Terms {
+                len: rest[2],
+                base: rest[3],
+                slot: rest[4] as u32,
+                generation: (rest[4] >> 32) as u32,
+                write: flag(rest[5])?,
+            })
+        };
         Some(match (kind, count) {
             (1, 8) => Self::Hello(who()?),
             (2, 8) => Self::Welcome(who()?),
             (3, 1) => Self::Close { incarnation: rest[0] },
             (4, 0) => Self::Wake,
             (5, 2) => Self::Bulk { incarnation: rest[0], lines: small(rest[1])? },
-            (6, 3) => Self::Request { incarnation: rest[0], key: rest[1], write: flag(rest[2])? },
-            (7, 6) => Self::Grant {
+            (6, 3) if rest[2] < 4 => Self::Request {
                 incarnation: rest[0],
                 key: rest[1],
-                grant: Terms {
-                    len: rest[2],
-                    base: rest[3],
-                    slot: rest[4] as u32,
-                    generation: (rest[4] >> 32) as u32,
-                    write: flag(rest[5])?,
-                },
+                write: rest[2] & 1 != 0,
+                devices: rest[2] & 2 != 0,
             },
+            (7, 6) => Self::Grant { incarnation: rest[0], key: rest[1], grant: grant()? },
+            (9, 17) => {
+                let bytes =
+                    |words: &[u64]| words.iter().flat_map(|word| word.to_ne_bytes()).collect::<Vec<u8>>();
+                let device = DeviceHandle {
+                    uuid: bytes(&rest[6..8]).try_into().ok()?,
+                    handle: bytes(&rest[8..16]).try_into().ok()?,
+                    offset: rest[16],
+                };
+                Self::Device { incarnation: rest[0], key: rest[1], grant: grant()?, device }
+            }
+            (10, 2) => Self::Withdrawn { incarnation: rest[0], key: rest[1] },
             (8, 1) => Self::Rejected { incarnation: rest[0] },
             _ => return None,
         })
@@ -171,6 +199,11 @@ pub fn packet_in(bytes: &[u8]) -> Option<(Proof, &[u8])> {
     (packet.len() <= ofi_core::transport::MAX_PACKET).then_some((proof, packet))
 }
 
+fn granted(kind: u64, incarnation: u64, key: u64, grant: &Terms) -> Vec<u64> {
+    let slot = u64::from(grant.generation) << 32 | u64::from(grant.slot);
+    vec![kind, incarnation, key, grant.len, grant.base, slot, grant.write.into()]
+}
+
 fn introduction(kind: u64, who: &Introduction) -> Vec<u64> {
     let (Proof([first, second]), Token { page, nonce }) = (who.proof, who.token);
     let Introduction { incarnation, command_lines, hint, wakes, .. } = *who;
@@ -186,13 +219,18 @@ mod tests {
         let (proof, token) = (Proof([5, 6]), Token { page: 1 << 40, nonce: 11 });
         let who = Introduction { incarnation: 7, command_lines: 512, hint: 3, wakes: true, proof, token };
         let grant = Terms { len: 4096, base: 1 << 40, slot: 5, generation: 9, write: true };
+        let handle = std::array::from_fn(|at| at as u8);
+        let device = DeviceHandle { uuid: *b"0123456789abcdef", handle, offset: 77 };
         for message in [
             ControlMessage::Hello(who),
             ControlMessage::Welcome(Introduction { wakes: false, ..who }),
             ControlMessage::Close { incarnation: u64::MAX },
             ControlMessage::Wake,
             ControlMessage::Bulk { incarnation: 1, lines: 8192 },
-            ControlMessage::Request { incarnation: 1, key: 2, write: false },
+            ControlMessage::Request { incarnation: 1, key: 2, write: false, devices: true },
+            ControlMessage::Request { incarnation: 1, key: 2, write: true, devices: false },
+            ControlMessage::Device { incarnation: 1, key: 2, grant, device },
+            ControlMessage::Withdrawn { incarnation: 1, key: 2 },
             ControlMessage::Rejected { incarnation: 9 },
             ControlMessage::Grant { incarnation: 1, key: 2, grant },
         ] {

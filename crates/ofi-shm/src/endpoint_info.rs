@@ -2,6 +2,7 @@
 
 use ofi_api::{AddrFormat, Address, Caps, EpType, Info, MsgOrder};
 use ofi_core::auth::AuthKey;
+use ofi_core::config::HMEM_DISABLE_P2P;
 
 /// The part of an endpoint's info that its peers need.
 #[derive(Clone)]
@@ -11,6 +12,8 @@ pub struct EndpointInfo {
     pub strict: bool,
     pub connected: bool,
     pub auth: AuthKey,
+    /// Whether it maps device memory of peers, and lets them map its own.
+    pub maps_devices: bool,
     /// The name in the info. The endpoint gets it unless another endpoint has it.
     pub proposed: Option<Address>,
 }
@@ -24,9 +27,15 @@ impl EndpointInfo {
             strict: info.tx_attr.msg_order.intersects(MsgOrder::WAS | MsgOrder::RAS),
             connected: is_connected(info),
             auth: AuthKey::of(info),
+            maps_devices: may_map_devices(info.caps, true),
             proposed: info.src_addr.clone(),
         }
     }
+}
+
+/// Whether an endpoint maps device memory of peers, if that is `permitted` to it.
+pub fn may_map_devices(caps: Caps, permitted: bool) -> bool {
+    permitted && caps.contains(Caps::HMEM) && !HMEM_DISABLE_P2P.get()
 }
 
 /// Whether an info's endpoints are connected.

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use ofi_api::Errno;
+use ofi_core::hmem::DeviceHandle;
 
 use crate::control::Terms;
 use crate::pair::{OwnPair, PeerParts};
@@ -20,6 +21,10 @@ pub enum HelperEvent {
     Bulk { socket: Vec<u8>, incarnation: u64, lines: u32, memory: Mapping },
     /// The peer's answer to a request; without memory, a refusal.
     Grant { socket: Vec<u8>, incarnation: u64, key: u64, terms: Terms, memory: Option<Mapping> },
+    /// As [`HelperEvent::Grant`], of a device's memory.
+    Device { socket: Vec<u8>, incarnation: u64, key: u64, device: Box<(Terms, DeviceHandle)> },
+    /// The peer has closed the registration behind a key, whose device memory may be mapped.
+    Withdrawn { socket: Vec<u8>, incarnation: u64, key: u64 },
     /// A packet of connection management.
     Packet { socket: Vec<u8>, packet: Vec<u8> },
     /// A packet was not delivered, or the socket that received it has gone since.

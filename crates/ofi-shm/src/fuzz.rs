@@ -6,11 +6,12 @@ use std::time::{Duration, Instant};
 use ofi_api::{Address, Result};
 use ofi_core::auth::Proof;
 use ofi_core::cm::packet::Packet;
+use ofi_core::hmem::DeviceHandle;
 use ofi_ring::record::Producer;
 
 use crate::cma::TokenPage;
 use crate::command::{flag, kind};
-use crate::control::{self, ControlMessage, Introduction};
+use crate::control::{self, ControlMessage, Introduction, Terms};
 use crate::layout::{LINE, doorbell, endpoint, pair};
 use crate::sys::{self, ControlSocket, Mapping, Writers};
 
@@ -179,7 +180,7 @@ impl Hostile {
         let bulk = ControlMessage::Bulk { incarnation, lines: 4 * LINES as u32 };
         self.socket.send(&self.victim, &bulk.encode(), &[bulk_fd.as_fd()])?;
         // The answer to this comes after everything sent before has been processed.
-        let last = ControlMessage::Request { incarnation, key: u64::MAX, write: false };
+        let last = ControlMessage::Request { incarnation, key: u64::MAX, write: false, devices: false };
         self.socket.send(&self.victim, &last.encode(), &[])?;
         let (_, [doorbell, theirs]) = self.await_grant()?;
         let head = pair.word(0); // a word that stays 0: these rings are filled once
@@ -225,12 +226,43 @@ impl Hostile {
     /// As [`Hostile::greet`].
     pub fn seize(&mut self, key: u64) -> Result<bool> {
         let Some(incarnation) = self.rings.as_ref().map(|rings| rings.incarnation) else { return Ok(false) };
-        let request = ControlMessage::Request { incarnation, key, write: true };
+        let request = ControlMessage::Request { incarnation, key, write: true, devices: false };
         self.socket.send(&self.victim, &request.encode(), &[])?;
         let (granted, _) = self.await_grant()?;
         let Some(rings) = &mut self.rings else { return Ok(false) };
         rings.granted = granted;
         Ok(rings.granted.is_some())
+    }
+
+    /// Tells the victim that the memory behind `key` is a device's, `len` bytes from address `base` on, and waits until
+    /// its helper has taken that.
+    ///
+    /// # Errors
+    /// As [`Hostile::greet`].
+    pub fn lend_device(&self, key: u64, (base, len): (u64, u64), device: DeviceHandle) -> Result<()> {
+        let Some(Rings { incarnation, .. }) = self.rings else { return Ok(()) };
+        // No such slot exists.
+        let grant = Terms { len, base, slot: u32::MAX - 1, generation: 0, write: true };
+        let lent = ControlMessage::Device { incarnation, key, grant, device };
+        self.socket.send(&self.victim, &lent.encode(), &[])?;
+        self.await_helper(incarnation)
+    }
+
+    /// Tells the victim that the registration behind `key` is closed, and waits as [`Hostile::lend_device`] does.
+    ///
+    /// # Errors
+    /// As [`Hostile::greet`].
+    pub fn withdraw(&self, key: u64) -> Result<()> {
+        let Some(Rings { incarnation, .. }) = self.rings else { return Ok(()) };
+        self.socket.send(&self.victim, &ControlMessage::Withdrawn { incarnation, key }.encode(), &[])?;
+        self.await_helper(incarnation)
+    }
+
+    /// Waits for the answer to a request, which comes after everything sent before has been processed.
+    fn await_helper(&self, incarnation: u64) -> Result<()> {
+        let last = ControlMessage::Request { incarnation, key: u64::MAX, write: false, devices: false };
+        self.socket.send(&self.victim, &last.encode(), &[])?;
+        self.await_grant().map(drop)
     }
 
     /// Claims permanently to copy through the grant of `key`, or with `None` not to.

@@ -16,23 +16,33 @@ impl Peer {
     /// The state of the peer's `key`; asks the peer if it is unknown.
     pub fn grant(&mut self, common: &Common, key: u64, write: bool) -> &KeyState {
         self.grants.known.entry(key).or_insert_with(|| {
-            let message = ControlMessage::Request { incarnation: common.shared.incarnation, key, write };
+            let (incarnation, devices) = (common.shared.incarnation, common.shared.maps_devices());
+            let message = ControlMessage::Request { incarnation, key, write, devices };
             common.helper.post(&common.shared, &self.socket, message, None);
             crash_point!("grant.ask");
             KeyState::Asked
         })
     }
 
-    /// The local address of a remote piece; `None` if there is no valid grant.
+    /// The local address of a remote piece, which is the driver's for a device's; `None` if there is no valid grant.
     ///
     /// # Errors
     /// The error that the owner would return. Only a valid grant can tell, because the key of a void one may belong to
     /// another region by now.
     pub fn resolve(&mut self, piece: &RemotePiece, write: bool) -> Result<Option<*mut u8>, Errno> {
-        let Some(KeyState::Mapped(granted)) = self.grants.known.get(&piece.key) else { return Ok(None) };
-        match granted.resolve(piece.addr, piece.len, write) {
+        let (resolved, terms) = match self.grants.known.get_mut(&piece.key) {
+            Some(KeyState::Mapped(granted)) => (granted.resolve(piece.addr, piece.len, write), granted.terms),
+            Some(KeyState::Device(device)) => {
+                self.grants.uses += 1;
+                device.used = self.grants.uses;
+                let target = device.resolve(piece.addr, piece.len, write);
+                (target.map(|target| std::ptr::without_provenance_mut(target as usize)), device.terms)
+            }
+            _ => return Ok(None),
+        };
+        match resolved {
             Ok(target) => Ok(Some(target)),
-            Err(_) if self.up().is_none_or(|up| !granted.holds(up)) => {
+            Err(_) if self.up().is_none_or(|up| !terms.hold(up)) => {
                 self.grants.known.remove(&piece.key);
                 Ok(None)
             }
@@ -63,28 +73,29 @@ impl Peer {
         let unknown = |grant: &KeyState| match grant {
             KeyState::Refused => true,
             KeyState::Mapped(granted) => granted.terms.slot == u32::MAX,
-            KeyState::Asked => false,
+            KeyState::Asked | KeyState::Device(_) => false,
         };
         let too_many = self.grants.known.values().filter(|grant| unknown(grant)).count() > MANY;
         self.grants.known.retain(|_, grant| match grant {
             grant if unknown(grant) => !too_many,
             KeyState::Mapped(granted) => holds(&parts.endpoint, &granted.terms),
+            KeyState::Device(device) => holds(&parts.endpoint, &device.terms),
             _ => true,
         });
         self.grants.limit = (2 * self.grants.known.len()).max(FEW);
     }
 
     /// Runs `copy` if the grant still holds, and marks it so that the owner can wait for its end.
-    pub fn while_granted(&self, granted: &MappedRegion, copy: impl FnOnce()) -> bool {
+    pub fn while_granted(&self, terms: &Terms, copy: impl FnOnce()) -> bool {
         let Some(link) = &self.link else { return false };
         let Some(up) = &link.up else { return false };
-        if granted.terms.slot == u32::MAX {
+        if terms.slot == u32::MAX {
             copy();
             return true;
         }
-        let (slot, current) = (granted.terms.slot, current(&up.parts.endpoint, &granted.terms));
+        let (slot, current) = (terms.slot, current(&up.parts.endpoint, terms));
         let word = link.own.word64(pair::COPYING);
-        lease::copy(word, (slot, granted.terms.generation), current, up.fences, || {
+        lease::copy(word, (slot, terms.generation), current, up.fences, || {
             crash_point!("copying.claimed");
             copy();
             crash_point!("copying.copied");

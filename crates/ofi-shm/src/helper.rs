@@ -15,13 +15,14 @@ use ofi_core::sys::unix;
 use ofi_ring::crash_point;
 use tracing::{debug, warn};
 
-use crate::control::{self, ControlMessage};
+use crate::control::{self, ControlMessage, Terms};
 use crate::event::HelperEvent;
+use crate::name;
 use crate::pair::OwnPair;
 use crate::peer_exit::{self, PeerExit, PeerExitKind};
+use crate::region::{self, GrantAnswer};
 use crate::shared::SharedEndpoint;
 use crate::sys::{self, Datagram};
-use crate::{name, region};
 
 /// How long a greeting to an unused name is repeated, so that two programs may start in any order.
 const GREETING_TIMEOUT: Duration = Duration::from_millis(500);
@@ -319,6 +320,21 @@ fn attempt(late: Late) -> Tried {
     }
 }
 
+/// Tells peers to close their mappings of device memory, by its keys. They no longer use them: the grants are void.
+pub fn tell_withdrawn(keys: &[(Weak<SharedEndpoint>, u64)]) {
+    if keys.is_empty() {
+        return;
+    }
+    let Ok(helper) = Helper::get() else { return };
+    for (shared, key) in keys {
+        let Some(shared) = shared.upgrade() else { continue };
+        for socket in shared.peers() {
+            let message = ControlMessage::Withdrawn { incarnation: shared.incarnation, key: *key };
+            helper.post(&shared, &socket, message, None);
+        }
+    }
+}
+
 fn run(helper: &Weak<Helper>, wake: OwnedFd) {
     let mut buffer = [0u8; control::MAX_BYTES + 1];
     let mut next_sweep = Instant::now() + SWEEP_INTERVAL;
@@ -517,16 +533,34 @@ impl Helper {
                     }
                 }
             }
-            ControlMessage::Request { incarnation, key, write } if known(incarnation) => {
+            ControlMessage::Request { incarnation, key, write, devices } if known(incarnation) => {
                 crash_point!("grant.asked");
-                let (grant, fd) = region::answer(endpoint, key, write);
+                let answer = region::answer(endpoint, key, write, devices);
                 crash_point!("grant.decided");
-                if fd.is_some() {
+                if !matches!(answer, GrantAnswer::Refused) {
                     endpoint.counts.granted.fetch_add(1, Ordering::Relaxed);
                 }
-                let message = ControlMessage::Grant { incarnation: endpoint.incarnation, key, grant };
+                let incarnation = endpoint.incarnation;
+                let (message, fd) = match answer {
+                    GrantAnswer::Refused => {
+                        (ControlMessage::Grant { incarnation, key, grant: Terms::default() }, None)
+                    }
+                    GrantAnswer::Memory(grant, fd) => {
+                        (ControlMessage::Grant { incarnation, key, grant }, Some(Arc::new(fd)))
+                    }
+                    GrantAnswer::Device(grant, device) => {
+                        (ControlMessage::Device { incarnation, key, grant, device }, None)
+                    }
+                };
                 self.post(endpoint, &socket, message, fd);
                 crash_point!("grant.answered");
+            }
+            ControlMessage::Device { incarnation, key, grant, device } if known(incarnation) => {
+                let device = Box::new((grant, device));
+                endpoint.tell(HelperEvent::Device { socket, incarnation, key, device });
+            }
+            ControlMessage::Withdrawn { incarnation, key } if known(incarnation) => {
+                endpoint.tell(HelperEvent::Withdrawn { socket, incarnation, key });
             }
             ControlMessage::Grant { incarnation, key, grant } if known(incarnation) => {
                 let memory = datagram.fds.pop().filter(|_| grant.len > 0).and_then(|fd| {

@@ -51,9 +51,10 @@ mod token;
 
 use std::sync::Arc;
 
-use ofi_api::{Address, EpType, Info, LibraryMemory, MrAttr, Placement, Result};
+use ofi_api::{Address, Dmabuf, EpType, Info, LibraryMemory, MrAttr, Placement, Result};
 use ofi_core::auth;
 use ofi_core::domain::{DomainPart, Registered};
+use ofi_core::hmem::RegisteredDevice;
 use ofi_core::transport::{Port, Transport};
 
 pub use provider::ShmProvider;
@@ -93,8 +94,19 @@ unsafe impl Transport for Shm {
         Ok(region::ShmRegion::new(domain, attr))
     }
 
+    fn register_device(
+        _domain: &Self::Domain,
+        attr: &MrAttr<'_>,
+        device: &RegisteredDevice,
+        _dmabuf: Option<Dmabuf<'_>>,
+    ) -> Result<Self::Region> {
+        Ok(region::ShmRegion::of_device(attr, device))
+    }
+
     fn deregister(_domain: &Self::Domain, region: &Self::Region) -> Result<()> {
-        region::withdraw(region)
+        let withdrawn = region::withdraw(region);
+        helper::tell_withdrawn(&region.take_keys());
+        withdrawn
     }
 
     fn alloc(

@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use ofi_api::{Caps, Errno, Error, MrAccess, MrAttr, Result};
+use ofi_core::hmem::{DeviceHandle, RegisteredDevice};
 use ofi_ring::{crash_point, lease, membarrier};
 
 use crate::control::Terms;
@@ -29,10 +30,14 @@ const COPY_TIMEOUT: Duration = Duration::from_secs(1);
 pub struct ShmRegion {
     /// The allocation that it covers.
     allocated: Option<Arc<Allocated>>,
+    /// The device memory that it covers.
+    device: Option<DeviceHandle>,
     /// Whether it reserves the allocation for peers that write.
     shares: bool,
     /// Its grants: endpoint and slot, once each.
     given: Mutex<Vec<(Weak<SharedEndpoint>, u32)>>,
+    /// The keys under which peers may have mapped the device memory.
+    keys: Mutex<Vec<(Weak<SharedEndpoint>, u64)>>,
     /// The parts that peers copy directly (`single/`).
     pub openings: Arc<Openings>,
 }
@@ -52,7 +57,33 @@ impl ShmRegion {
         if let Some(allocated) = whole.as_ref().filter(|_| shares) {
             allocated.share();
         }
-        Self { allocated: whole, shares, given: Mutex::default(), openings: Arc::default() }
+        Self {
+            allocated: whole,
+            device: None,
+            shares,
+            given: Mutex::default(),
+            keys: Mutex::default(),
+            openings: Arc::default(),
+        }
+    }
+
+    /// Prepares a registration of device memory. Peers map it if they may read and write all of it.
+    pub fn of_device(attr: &MrAttr<'_>, device: &RegisteredDevice) -> Self {
+        let both = MrAccess::REMOTE_READ | MrAccess::REMOTE_WRITE;
+        let device = if attr.access().contains(both) { device.handle(attr) } else { None };
+        Self {
+            allocated: None,
+            device,
+            shares: false,
+            given: Mutex::default(),
+            keys: Mutex::default(),
+            openings: Arc::default(),
+        }
+    }
+
+    /// Takes the keys under which peers of these endpoints may have mapped the device memory.
+    pub fn take_keys(&self) -> Vec<(Weak<SharedEndpoint>, u64)> {
+        std::mem::take(&mut *self.keys.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     fn given(&self) -> MutexGuard<'_, Vec<(Weak<SharedEndpoint>, u32)>> {
@@ -68,13 +99,23 @@ impl Drop for ShmRegion {
     }
 }
 
-/// The helper's answer to a peer that asks for `key`.
-pub fn answer(shared: &Arc<SharedEndpoint>, key: u64, write: bool) -> (Terms, Option<Arc<OwnedFd>>) {
-    let refused = (Terms::default(), None);
+/// The answer to a peer that asks for a key.
+pub enum GrantAnswer {
+    /// The owner executes accesses.
+    Refused,
+    /// The peer may map this memory.
+    Memory(Terms, OwnedFd),
+    /// The peer may map this memory of a device.
+    Device(Terms, DeviceHandle),
+}
+
+/// The helper's answer to a peer that asks for `key`. `devices`: it can map a device's memory.
+pub fn answer(shared: &Arc<SharedEndpoint>, key: u64, write: bool, devices: bool) -> GrantAnswer {
+    let refused = GrantAnswer::Refused;
     if let Some(allocated) = shared.domain.transport.allocations.keyed(key) {
         let terms = Terms { len: allocated.mapped() as u64, slot: u32::MAX, ..Terms::default() };
         return match allocated.descriptor(Writers::Present) {
-            Some(fd) => (terms, Some(Arc::new(fd))),
+            Some(fd) => GrantAnswer::Memory(terms, fd),
             None => refused,
         };
     }
@@ -91,9 +132,11 @@ pub fn answer(shared: &Arc<SharedEndpoint>, key: u64, write: bool) -> (Terms, Op
         return refused; // the owner checks the peer at each access
     }
     let Some(data) = shared.domain.data(region) else { return refused };
-    let Some(allocated) = data.allocated.as_ref().filter(|_| region.is_enabled()) else {
+    let device = data.device.filter(|_| devices && shared.maps_devices());
+    let allocated = data.allocated.as_ref();
+    if !region.is_enabled() || (allocated.is_none() && device.is_none()) {
         return refused;
-    };
+    }
     let access = region.access();
     let may_write = access.contains(MrAccess::REMOTE_WRITE);
     if (write && !may_write) || (!write && !access.contains(MrAccess::REMOTE_READ)) {
@@ -114,15 +157,30 @@ pub fn answer(shared: &Arc<SharedEndpoint>, key: u64, write: bool) -> (Terms, Op
     if region.is_counted() || shared.counts() || !is_there {
         return refused; // the owner must see each access
     }
+    let terms =
+        Terms { len: region.len() as u64, base: region.base_address(), slot, generation, write: writable };
     let writers = if writable { Writers::Any } else { Writers::Present };
-    let Some(fd) = allocated.descriptor(writers) else { return refused };
+    let answer = match (device, allocated) {
+        (Some(device), _) => GrantAnswer::Device(terms, device),
+        (None, Some(allocated)) => match allocated.descriptor(writers) {
+            Some(fd) => GrantAnswer::Memory(terms, fd),
+            None => return refused,
+        },
+        (None, None) => return refused,
+    };
     if !given.iter().any(|(to, its)| *its == slot && std::ptr::eq(to.as_ptr(), Arc::as_ptr(shared))) {
         given.retain(|(to, _)| to.strong_count() > 0);
         given.push((Arc::downgrade(shared), slot));
     }
-    let terms =
-        Terms { len: region.len() as u64, base: region.base_address(), slot, generation, write: writable };
-    (terms, Some(Arc::new(fd)))
+    if device.is_some() {
+        let mut keys = data.keys.lock().unwrap_or_else(PoisonError::into_inner);
+        let of_this =
+            |known: &(Weak<SharedEndpoint>, u64)| std::ptr::eq(known.0.as_ptr(), Arc::as_ptr(shared));
+        if !keys.iter().any(|known| known.1 == key && of_this(known)) {
+            keys.push((Arc::downgrade(shared), key));
+        }
+    }
+    answer
 }
 
 fn generation(shared: &SharedEndpoint, slot: u32) -> &AtomicU32 {

@@ -16,7 +16,7 @@ use ofi_ring::{crash_point, lease};
 use crate::cma::TokenPage;
 use crate::connected::Connected;
 use crate::control::{self, ControlMessage, Introduction};
-use crate::endpoint_info::EndpointInfo;
+use crate::endpoint_info::{EndpointInfo, may_map_devices};
 use crate::event::HelperEvent;
 use crate::layout::{doorbell, endpoint};
 use crate::pair::{OwnPair, PeerParts};
@@ -69,6 +69,8 @@ pub struct SharedEndpoint {
     pub domain: Arc<DomainPart<Shm>>,
     /// The capabilities of the endpoint.
     pub caps: Caps,
+    /// Whether it maps device memory of peers, and lets them map its own.
+    maps_devices: AtomicBool,
     /// Its authorization key, which its peers must share.
     pub auth: AuthKey,
     /// The name of its socket.
@@ -131,6 +133,7 @@ impl SharedEndpoint {
             event: ofi_core::sys::eventfd()?,
             domain: Arc::clone(domain),
             caps: info.caps,
+            maps_devices: AtomicBool::new(info.maps_devices),
             auth: info.auth.clone(),
             barrier,
             counts: HelperCounts::default(),
@@ -144,6 +147,16 @@ impl SharedEndpoint {
             command_lines: crate::settings::COMMAND_LINES.get().next_power_of_two(),
         };
         Ok((Arc::new(shared), events))
+    }
+
+    /// Whether it maps device memory of peers, and lets them map its own (`FI_OPT_FI_HMEM_P2P`).
+    pub fn maps_devices(&self) -> bool {
+        self.maps_devices.load(Ordering::Relaxed)
+    }
+
+    /// Sets whether it does from now on.
+    pub fn map_devices(&self, permitted: bool) {
+        self.maps_devices.store(may_map_devices(self.caps, permitted), Ordering::Relaxed);
     }
 
     fn pairs(&self) -> MutexGuard<'_, HashMap<Vec<u8>, PairEntry>> {

@@ -12,6 +12,7 @@ pub mod etcd;
 pub mod fork;
 pub mod kit;
 pub mod leftovers;
+mod mapped;
 pub mod memory;
 pub mod net;
 pub mod network;

@@ -6,8 +6,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use ibv::cache::{Cache, CacheLimits, KeptAs, Purpose, Watched};
 use ibv::{Gid, ProtectionDomain};
-use ofi_api::{AddrFormat, Address, EpType, Errno, Error, Info, MrMode, Result};
+use ofi_api::{AddrFormat, Address, Dmabuf, EpType, Errno, Error, Info, MrMode, Result};
 use ofi_core::config::{MR_CACHE_MAX_COUNT, MR_CACHE_MAX_SIZE, MR_CACHE_MONITOR};
+use ofi_core::hmem::Dmabufs;
 
 use crate::address::Name;
 use crate::completions::CompletionPool;
@@ -82,6 +83,8 @@ pub struct Domain {
     pub cache: Arc<Cache<Box<dyn Region>>>,
     /// The completion queues that connected endpoints share.
     pub completions: CompletionPool,
+    /// Local memory of connected endpoints that the processor does not access.
+    pub dmabufs: Arc<Dmabufs>,
     /// Number of registrations that were withdrawn from peers.
     withdrawals: AtomicU64,
 }
@@ -122,6 +125,11 @@ impl Domain {
                 (Purpose::Local, KeptAs::Watched) => Access::LocalWrite,
                 (Purpose::Local, KeptAs::Range | KeptAs::Lent) => Access::Local,
             };
+            let iova = start.addr() as u64;
+            let of_dmabuf = |dmabuf: Dmabuf<'_>| self.device.register_dmabuf(dmabuf, len, iova, access);
+            if let Some(made) = self.dmabufs.register(start.addr(), len, of_dmabuf) {
+                return made;
+            }
             // SAFETY: the caller's promise; for a whole range, the promise of the code that added it, until it is
             // removed; for other memory around, the cache drops the registration when its pages are replaced.
             unsafe { self.device.register(start, len, access) }
@@ -229,6 +237,7 @@ impl Domain {
             keyed: info.ep_attr.ep_type == EpType::Msg,
             cache,
             completions: CompletionPool::default(),
+            dmabufs: Arc::default(),
             withdrawals: AtomicU64::new(0),
         })
     }

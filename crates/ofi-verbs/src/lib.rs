@@ -53,10 +53,11 @@ mod wire;
 use std::sync::Arc;
 
 use ofi_api::{
-    AddrFormat, Address, AtomicKind, Datatype, EpType, Errno, Error, FiOp, Info, LibraryMemory, MrAttr,
-    Placement, Result, RxAttr,
+    AddrFormat, Address, AtomicKind, Datatype, Dmabuf, EpType, Errno, Error, FiOp, Info, LibraryMemory,
+    MrAccess, MrAttr, Placement, Result, RxAttr,
 };
 use ofi_core::domain::{DomainPart, Registered};
+use ofi_core::hmem::RegisteredDevice;
 use ofi_core::transport::{Port, SharedReceives, Transport};
 
 pub use near::VerbsOrShm;
@@ -79,6 +80,7 @@ unsafe impl Transport for Verbs {
     const KEEPS: bool = true;
     const SEVERS: bool = true;
     const DMABUF: bool = true;
+    const EXPORTS: bool = true;
 
     fn prefix(info: &Info) -> usize {
         datagram::prefix(info, info.tx_attr.mode)
@@ -94,7 +96,7 @@ unsafe impl Transport for Verbs {
 
     fn register(domain: &Self::Domain, attr: &MrAttr<'_>) -> Result<Self::Region> {
         if domain.keyed {
-            return region::Region::keyed(domain, attr);
+            return region::Region::keyed(domain, attr, attr.dmabuf());
         }
         if attr.dmabuf().is_some() {
             return Err(Error::wanted(
@@ -108,6 +110,22 @@ unsafe impl Transport for Verbs {
         Ok(region::Region::new(domain, attr))
     }
 
+    fn register_device(
+        domain: &Self::Domain,
+        attr: &MrAttr<'_>,
+        _device: &RegisteredDevice,
+        dmabuf: Option<Dmabuf<'_>>,
+    ) -> Result<Self::Region> {
+        match dmabuf {
+            Some(dmabuf) => region::Region::of_device(domain, attr, dmabuf),
+            None => Self::register(domain, attr),
+        }
+    }
+
+    fn exports(domain: &Self::Domain, attr: &MrAttr<'_>) -> bool {
+        domain.keyed || attr.access().intersects(MrAccess::REMOTE_READ | MrAccess::REMOTE_WRITE)
+    }
+
     fn deregister(domain: &Self::Domain, region: &Self::Region) -> Result<()> {
         region.withdraw(domain); // accesses that the owner executes are checked when bytes are copied
         Ok(())
@@ -118,7 +136,7 @@ unsafe impl Transport for Verbs {
     }
 
     fn counts(region: &Self::Region) -> bool {
-        region.key().is_none()
+        region.counts()
     }
 
     fn cm_data_size() -> usize {

@@ -72,8 +72,13 @@ fn over_connections(info: Info, beside: Caps) -> Info {
     (ep.ep_type, ep.protocol, ep.protocol_version) = (EpType::Msg, Protocol::RDMA_CM_IB_RC, 1);
     (ep.mem_tag_format, ep.max_order_war_size) = (0, 0);
     (ep.max_order_raw_size, ep.max_order_waw_size) = (ep.max_msg_size, ep.max_msg_size);
-    info.caps &=
-        Caps::MSG | Caps::MSG_DIRECTIONS | Caps::FENCE | Caps::LOCAL_COMM | Caps::REMOTE_COMM | beside;
+    info.caps &= Caps::MSG
+        | Caps::MSG_DIRECTIONS
+        | Caps::FENCE
+        | Caps::LOCAL_COMM
+        | Caps::REMOTE_COMM
+        | Caps::HMEM
+        | beside;
     // The order that a queue pair guarantees: only a request after a read may overtake the read's answer.
     let order = MsgOrder::SAS | MsgOrder::SAW | MsgOrder::WAS | MsgOrder::RAS | MsgOrder::RAR | MsgOrder::RAW;
     let order = order | MsgOrder::WAW | MsgOrder::RMA_RAR | MsgOrder::RMA_RAW | MsgOrder::RMA_WAW;
@@ -327,7 +332,7 @@ fn connected_offers(own: &Own, variants: &[Info], request: &Request<'_>) -> Offe
     if !prepared {
         types.reverse();
     }
-    offer::answer(&types, &variants, request)
+    offer::answer_with_devices(&types, variants, request)
 }
 
 impl VerbsProvider {

@@ -3,9 +3,10 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use ofi_api::{Errno, Error, HmemIface, MrAccess, MrAttr, Piece, Result};
+use ofi_api::{Dmabuf, Errno, Error, HmemIface, MrAccess, MrAttr, Piece, Result};
 
 use ibv::cache::{Cache, RangeId};
+use ofi_core::hmem::Dmabufs;
 
 use crate::domain::Domain;
 use crate::errors::failed;
@@ -13,13 +14,18 @@ use crate::rc::{self, Access};
 
 /// A region's registration with the device.
 pub struct Region {
-    /// `None` if this end executes peers' accesses: the region is in several pieces, or not system memory, or for no
-    /// peer, or the device refuses it.
+    /// `None` if this end executes peers' accesses: the region is in several pieces, or for no peer, or a GPU's that
+    /// its driver does not export, or the device refuses it.
     remote: Mutex<Option<Box<dyn rc::Region>>>,
     cache: Arc<Cache<Box<dyn rc::Region>>>,
     ranges: Mutex<Vec<RangeId>>,
     /// The device's key, if it is the registration's key for peers.
     key: Option<u64>,
+    /// Whether peers' accesses bypass this end.
+    keyed: bool,
+    /// The dma-buf: its first address and length.
+    dmabuf: Mutex<Option<(usize, usize)>>,
+    dmabufs: Arc<Dmabufs>,
 }
 
 impl Drop for Region {
@@ -29,11 +35,13 @@ impl Drop for Region {
 }
 
 impl Region {
-    /// Registers memory with the device, whose key becomes the registration's key.
+    /// Registers memory with the device, whose key becomes the registration's key. `dmabuf`: the memory, if it is a
+    /// GPU's; without it, the core copies such memory for operations of this end, and no peer accesses it.
     ///
     /// # Errors
-    /// `FI_EINVAL` for several pieces, or none; `FI_ENOSYS` for other than system memory; the errors of ibv_reg_mr(3).
-    pub fn keyed(domain: &Domain, attr: &MrAttr<'_>) -> Result<Self> {
+    /// `FI_EINVAL` for several pieces, or none; `FI_ENOSYS` for a GPU's memory that peers are to access, without a
+    /// dma-buf; the errors of ibv_reg_mr(3).
+    pub fn keyed(domain: &Domain, attr: &MrAttr<'_>, dmabuf: Option<Dmabuf<'_>>) -> Result<Self> {
         let refused = |errno, wanted, found, advice| {
             let what = "memory to register for connected endpoints";
             Err(Error::wanted(errno, what, wanted, found, advice))
@@ -43,9 +51,15 @@ impl Region {
             let wanted = "one piece (domain_attr.mr_iov_limit)";
             return refused(Errno::EINVAL, wanted, found, "register each piece separately");
         };
-        if attr.iface != HmemIface::System && attr.dmabuf().is_none() {
-            let (wanted, advice) = ("system memory", "copy the data from the GPU to system memory");
-            return refused(Errno::ENOSYS, wanted, format!("that of {:?}", attr.iface), advice);
+        if attr.iface != HmemIface::System && dmabuf.is_none() {
+            if access(attr).is_none() {
+                return Ok(Self::of(domain, None, Vec::new(), true));
+            }
+            let wanted =
+                "memory of the host (FI_HMEM_SYSTEM), or a GPU's that its driver exports as a dma-buf";
+            let advice =
+                "leave out the rights of peers and copy through memory of the host, or use FI_EP_RDM";
+            return refused(Errno::ENOSYS, wanted, format!("that of {}", attr.iface), advice);
         }
         if !attr.promises_memory() {
             let wanted = "memory that is mapped: the device accesses it alone, and its driver pins it";
@@ -57,7 +71,7 @@ impl Region {
                 "use FI_EP_RDM, where the owner may execute accesses",
             );
         }
-        if piece.len == 0 && attr.dmabuf().is_none() {
+        if piece.len == 0 && dmabuf.is_none() {
             let advice = "leave it out, or use FI_EP_RDM";
             return refused(Errno::EINVAL, "at least one byte, as the device wants", "none".into(), advice);
         }
@@ -67,7 +81,7 @@ impl Region {
             None if attr.access().intersects(MrAccess::RECV | MrAccess::READ) => Access::LocalWrite,
             access => access.unwrap_or(Access::Local),
         };
-        let region = match attr.dmabuf() {
+        let region = match dmabuf {
             Some(dmabuf) => domain.cache.with_room(|| {
                 domain.device.register_dmabuf(dmabuf, piece.len, piece.addr.addr() as u64, access)
             }),
@@ -77,11 +91,52 @@ impl Region {
             }),
         };
         let region = region.map_err(|error| failed(&error))?;
-        let is_mapped = attr.dmabuf().is_none();
-        let ranges = is_mapped.then(|| add(domain, attr, piece)).into_iter().collect();
-        let cache = Arc::clone(&domain.cache);
-        let key = Some(region.rkey().into());
-        Ok(Self { remote: Mutex::new(Some(region)), cache, ranges: Mutex::new(ranges), key })
+        let range = (piece.addr.addr(), piece.len);
+        if let Some(dmabuf) = dmabuf {
+            domain.dmabufs.add(dmabuf, range.0, range.1)?;
+        }
+        let mut whole = Self::of(domain, Some(region), vec![add(domain, attr, piece)], true);
+        whole.dmabuf = Mutex::new(dmabuf.map(|_| range));
+        Ok(whole)
+    }
+
+    /// Registers a GPU's memory that its driver has exported. If the device refuses the dma-buf, the memory is
+    /// registered without it.
+    ///
+    /// # Errors
+    /// As [`Region::keyed`].
+    pub fn of_device(domain: &Domain, attr: &MrAttr<'_>, dmabuf: Dmabuf<'_>) -> Result<Self> {
+        if domain.keyed {
+            return Self::keyed(domain, attr, Some(dmabuf)).or_else(|error| {
+                tracing::info!(target: "ofi::verbs::mr", %error, "the device does not access a GPU's memory itself");
+                Self::keyed(domain, attr, None)
+            });
+        }
+        let mut region = Self::new(domain, attr);
+        let &[Piece { addr, len, .. }] = attr.pieces() else { return Ok(region) };
+        if let Some(access) = access(attr).filter(|_| domain.native && len > 0) {
+            let iova = addr.addr() as u64;
+            let register = || domain.device.register_dmabuf(dmabuf, len, iova, access);
+            match domain.cache.with_room(register) {
+                Ok(registered) => region.remote = Mutex::new(Some(registered)),
+                Err(error) => {
+                    tracing::info!(target: "ofi::verbs::mr", %error, "peers' accesses to a GPU's memory go through its owner");
+                }
+            }
+        }
+        Ok(region)
+    }
+
+    fn of(domain: &Domain, remote: Option<Box<dyn rc::Region>>, ranges: Vec<RangeId>, keyed: bool) -> Self {
+        Self {
+            key: remote.as_ref().filter(|_| keyed).map(|region| region.rkey().into()),
+            remote: Mutex::new(remote),
+            cache: Arc::clone(&domain.cache),
+            ranges: Mutex::new(ranges),
+            keyed,
+            dmabuf: Mutex::default(),
+            dmabufs: Arc::clone(&domain.dmabufs),
+        }
     }
 
     /// Registers memory with the device, if possible.
@@ -104,13 +159,17 @@ impl Region {
             }
             _ => None,
         };
-        let cache = Arc::clone(&domain.cache);
-        Self { remote: Mutex::new(remote), cache, ranges: Mutex::new(ranges), key: None }
+        Self::of(domain, remote, ranges, false)
     }
 
     /// The registration's key, if that is the device's.
     pub const fn key(&self) -> Option<u64> {
         self.key
+    }
+
+    /// Whether peers' accesses go through this end, which can count them.
+    pub const fn counts(&self) -> bool {
+        !self.keyed
     }
 
     /// The device's registration, which does not change while the guard is held.
@@ -123,6 +182,10 @@ impl Region {
         let ranges = std::mem::take(&mut *self.ranges.lock().unwrap_or_else(PoisonError::into_inner));
         for range in ranges {
             self.cache.remove(range);
+        }
+        // Last: while a range is in the cache, its memory must be known to be a dma-buf's.
+        if let Some((start, len)) = self.dmabuf.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            self.dmabufs.remove(start, len);
         }
     }
 

@@ -291,6 +291,16 @@ unsafe impl TransportEndpoint<Verbs> for EndpointState {
         }
     }
 
+    fn reaches<H: Upcalls<Verbs>>(
+        &mut self,
+        _host: &mut H,
+        _peer: Option<PeerId>,
+        pieces: &[Piece],
+        _accesses: bool,
+    ) -> bool {
+        matches!(self, Self::Connected(connected) if connected.reaches(pieces))
+    }
+
     fn packet(&mut self, to: &Address, packet: &[u8], _watch: bool) -> Result<()> {
         self.connected()?.packet(to, packet)
     }

@@ -4,7 +4,7 @@ use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
-use ofi_api::{Address, EpOption, EpType, Errno, Error, Info, Result, Statistic};
+use ofi_api::{Address, EpOption, EpType, Errno, Error, Info, Piece, Result, Statistic};
 
 use super::link::{Names, NearRequest, wrap};
 use super::pace::Pace;
@@ -243,6 +243,10 @@ unsafe impl<P: CompositeSpec> TransportEndpoint<Composite<P>> for CompositeEndpo
     }
 
     fn set_option(&mut self, option: EpOption, value: usize) {
+        let near = self.near.as_mut().map(|near| &mut near.endpoint);
+        if let Some(near) = near.or(self.prepared.as_mut()) {
+            near.set_option(option, value);
+        }
         self.far.set_option(option, value);
     }
 
@@ -489,6 +493,34 @@ unsafe impl<P: CompositeSpec> TransportEndpoint<Composite<P>> for CompositeEndpo
 
     fn share(&mut self, receives: &Arc<dyn SharedReceives>) {
         self.far.share(receives);
+    }
+
+    fn rma_mapped(&mut self, out: &OutRma<'_>) -> Option<Result<Posted>> {
+        let route = self.routes.get(out.peer);
+        let near = self.near.as_mut().filter(|_| !route.is_open() && route.side() == NEAR)?;
+        near.endpoint.rma_mapped(&OutRma { peer: route.local(), ..*out })
+    }
+
+    fn reaches<H: Upcalls<Composite<P>>>(
+        &mut self,
+        host: &mut H,
+        peer: Option<PeerId>,
+        pieces: &[Piece],
+        accesses: bool,
+    ) -> bool {
+        let mut heard = false;
+        let local = match peer.map(|peer| self.route(host, peer)) {
+            None => None,
+            Some(Ok(route)) if route.side() == NEAR => {
+                let Some(near) = &mut self.near else { return false };
+                let host = &mut NearUpcalls::<P, H>::new(&mut self.routes, host, &mut heard);
+                return near.endpoint.reaches(host, Some(route.local()), pieces, accesses);
+            }
+            Some(Ok(route)) => Some(route.local()),
+            Some(Err(_)) => return false,
+        };
+        let host = &mut FarUpcalls::<P, H>::new(&mut self.routes, host, &mut heard);
+        self.far.reaches(host, local, pieces, accesses)
     }
 
     fn receive_posted<H: Upcalls<Composite<P>>>(&mut self, host: &mut H) {

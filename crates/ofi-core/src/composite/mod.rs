@@ -30,6 +30,7 @@ pub use either::Either;
 pub use endpoint::CompositeEndpoint;
 
 use crate::domain::{DomainPart, Registered};
+use crate::hmem::RegisteredDevice;
 use crate::transport::{Port, SharedReceives, Transport};
 
 /// Two transports that are combined, and the mapping between their addresses. The endpoint has the far transport's
@@ -184,13 +185,23 @@ unsafe impl<P: CompositeSpec> Transport for Composite<P> {
         Ok(CompositeRegion { near, far: P::Far::register(&domain.far.transport, attr)? })
     }
 
-    fn register_exported(
+    fn register_device(
         domain: &Self::Domain,
         attr: &MrAttr<'_>,
-        dmabuf: Dmabuf<'_>,
+        device: &RegisteredDevice,
+        dmabuf: Option<Dmabuf<'_>>,
     ) -> Result<Self::Region> {
-        let near = domain.near.as_ref().map(|near| P::Near::register(&near.transport, attr)).transpose()?;
-        Ok(CompositeRegion { near, far: P::Far::register_exported(&domain.far.transport, attr, dmabuf)? })
+        let near = domain.near.as_ref();
+        let near =
+            near.map(|near| P::Near::register_device(&near.transport, attr, device, None)).transpose()?;
+        Ok(CompositeRegion {
+            near,
+            far: P::Far::register_device(&domain.far.transport, attr, device, dmabuf)?,
+        })
+    }
+
+    fn exports(domain: &Self::Domain, attr: &MrAttr<'_>) -> bool {
+        P::Far::exports(&domain.far.transport, attr)
     }
 
     fn key(region: &Self::Region) -> Option<u64> {

@@ -1,10 +1,10 @@
 //! Operations of this end on device memory (`FI_HMEM`): the transport moves a buffer of the host, and the core copies
 //! between the two. Sends and writes are copied out when they are posted; receives and reads are copied in before they
-//! are reported.
+//! are reported. Memory that the transport's device accesses itself is not copied ([`TransportEndpoint::reaches`]).
 //!
 //! Endpoints without the capability have no [`Devices`](crate::hmem::Devices), and never get here.
 
-use ofi_api::{CqErrorEntry, Errno, Error, OpFlags, Piece, ReceiveOp, Result, RmaOp, SendOp};
+use ofi_api::{CqErrorEntry, Errno, Error, FiAddr, OpFlags, Piece, ReceiveOp, Result, RmaOp, SendOp};
 
 use super::State;
 use super::endpoint_core::EndpointCore;
@@ -12,7 +12,7 @@ use super::queue::{Filling, Special, SpecialKind};
 use super::staging::{DeviceOp, Route};
 use crate::cntr::Kind;
 use crate::cq::Credit;
-use crate::hmem::{Parts, Staged};
+use crate::hmem::{Found, Parts, Staged};
 use crate::slots::SlotId;
 use crate::transport::{CompletionInfo, CounterTarget, Fault, Transport, TransportEndpoint};
 
@@ -24,6 +24,18 @@ pub(super) fn not_of_device(call: &'static str) -> Error {
         call,
         "memory of the host",
         "memory that is registered as a device's",
+        "copy through memory of the host",
+    )
+}
+
+/// Neither the transport's device accesses this memory in the operation, nor does a driver copy it.
+#[cold]
+fn beyond_reach() -> Error {
+    Error::wanted(
+        Errno::EOPNOTSUPP,
+        "memory of an operation that is registered by its dma-buf (FI_MR_DMABUF)",
+        "an operation that the provider's device executes on it alone",
+        "one for which the processor would have to copy",
         "copy through memory of the host",
     )
 }
@@ -43,8 +55,10 @@ impl<T: Transport> EndpointCore<T> {
     pub fn only_host(&self, call: &'static str, pieces: &[&[Piece]]) -> Result<()> {
         match &self.devices {
             None => Ok(()),
-            Some(devices) if pieces.iter().all(|pieces| Parts::of(devices, pieces).is_none()) => Ok(()),
-            Some(_) => Err(not_of_device(call)),
+            Some(devices) => {
+                let is_host = |pieces: &&[Piece]| matches!(Parts::of(devices, pieces), Found::Host);
+                if pieces.iter().all(is_host) { Ok(()) } else { Err(not_of_device(call)) }
+            }
         }
     }
 
@@ -132,11 +146,27 @@ impl<T: Transport> EndpointCore<T> {
 impl<T: Transport> State<T> {
     /// The memory of an operation to post, if any of it is a device's.
     #[inline]
-    pub(super) fn device_parts(&mut self, pieces: &[Piece]) -> Option<Parts> {
+    pub(super) fn device_parts(&mut self, pieces: &[Piece]) -> Option<DeviceMemory> {
         if !self.ends.unsettled.is_empty() {
             self.settle_buffers();
         }
-        Parts::of(self.ends.devices.as_ref()?, pieces)
+        match Parts::of(self.ends.devices.as_ref()?, pieces) {
+            Found::Host => None,
+            Found::Device(parts) => Some(DeviceMemory(Some(parts))),
+            Found::Opaque => Some(DeviceMemory(None)),
+        }
+    }
+
+    /// Whether the transport's device itself accesses this memory: for an operation with a peer, or for a receive.
+    fn reaches(&mut self, at: Option<FiAddr>, pieces: &[Piece], accesses: bool) -> bool {
+        let peer = match at {
+            None => None,
+            Some(at) => match self.dest(at) {
+                Ok((peer, _)) => Some(peer),
+                Err(_) => return false,
+            },
+        };
+        self.split().is_some_and(|(transport, host)| transport.reaches(host, peer, pieces, accesses))
     }
 
     /// Frees the buffers of operations that have failed.
@@ -183,9 +213,18 @@ impl<T: Transport> State<T> {
         at: u16,
         op: &SendOp<'_>,
         tag: u64,
-        parts: Parts,
+        memory: DeviceMemory,
     ) -> Result<()> {
-        let checked = self.ends.sender(at).0.check_send::<TAGGED>(op)?;
+        let tx = self.ends.sender(at).0;
+        let (checked, route, pieces) = (tx.check_send::<TAGGED>(op)?, tx.route, op.buf.pieces());
+        if !checked.0.contains(OpFlags::INJECT) && self.reaches(Some(op.dest), pieces, false) {
+            match self.checked_send::<TAGGED>(at, op, pieces, tag, checked, route) {
+                // The device does not read this one: it is copied, if that is possible.
+                Err(error) if error.errno() == Errno::EOPNOTSUPP && memory.0.is_some() => {}
+                posted => return posted,
+            }
+        }
+        let parts = memory.copied()?;
         let len = parts.len();
         self.post_staged(at, parts.staged(len), false, |state, pieces, route| {
             state.checked_send::<TAGGED>(at, op, pieces, tag, checked, route)
@@ -200,35 +239,64 @@ impl<T: Transport> State<T> {
         op: &RmaOp<'_>,
         write: bool,
         checked: (OpFlags, bool, usize),
-        parts: Parts,
+        memory: DeviceMemory,
     ) -> Result<()> {
+        let (route, pieces) = (self.ends.sender(at).0.route, op.buf.pieces());
+        if memory.0.is_some()
+            && let Some(posted) = self.mapped_rma(at, op, write, checked)
+        {
+            return posted;
+        }
+        if !checked.0.contains(OpFlags::INJECT) && self.reaches(Some(op.peer), pieces, true) {
+            match self.routed_rma(at, op, pieces, write, checked, route) {
+                // The device does not execute this one: it is copied, if that is possible.
+                Err(error) if error.errno() == Errno::EOPNOTSUPP && memory.0.is_some() => {}
+                posted => return posted,
+            }
+        }
+        let parts = memory.copied()?;
         let len = parts.len();
         self.post_staged(at, parts.staged(len), !write, |state, pieces, route| {
             state.routed_rma(at, op, pieces, write, checked, route)
         })
     }
 
-    /// The special part of a receive into device memory, of receive context `at`.
+    /// The special part of a receive into device memory, of receive context `at`. `None` if the transport's device
+    /// writes the message into that memory.
     ///
     /// # Errors
-    /// `FI_EOPNOTSUPP` for a multi-receive buffer, and if a device takes the receives.
+    /// `FI_EOPNOTSUPP` for a multi-receive buffer, and for memory that nobody copies.
     #[cold]
     pub(super) fn receive_device(
         &mut self,
         at: u16,
         op: &ReceiveOp<'_>,
         flags: OpFlags,
-        parts: Parts,
-    ) -> Result<Special> {
-        let rx = self.ends.receiver(at).rx;
+        memory: DeviceMemory,
+    ) -> Result<Option<Special>> {
         if flags.contains(OpFlags::MULTI_RECV) {
             return Err(not_of_device("a receive with FI_MULTI_RECV"));
         }
-        if rx.claimed {
-            return Err(not_of_device("a receive that the device of the provider takes"));
+        if self.ends.receiver(at).rx.claimed && self.reaches(None, op.buf.pieces(), false) {
+            return Ok(None);
         }
+        let parts = memory.copied()?;
+        let rx = self.ends.receiver(at).rx;
         super::post_receive::check_pieces(op, rx.iov_limit)?;
         let signal = rx.reports(flags);
-        Ok(Special { signal, route: CounterTarget::ENDPOINT, kind: SpecialKind::Device(parts) })
+        Ok(Some(Special { signal, route: CounterTarget::ENDPOINT, kind: SpecialKind::Device(parts) }))
+    }
+}
+
+/// The memory of an operation, of which at least one piece is a device's; `None` if no driver copies it.
+pub(super) struct DeviceMemory(Option<Parts>);
+
+impl DeviceMemory {
+    /// Its parts, for copies.
+    ///
+    /// # Errors
+    /// `FI_EOPNOTSUPP` if no driver copies it.
+    pub(super) fn copied(self) -> Result<Parts> {
+        self.0.ok_or_else(beyond_reach)
     }
 }

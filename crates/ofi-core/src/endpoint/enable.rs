@@ -82,6 +82,9 @@ impl<T: Transport> EpCore<T> {
         state.key_in_use = key.map(|(_, in_use)| in_use);
         transport.permit_shared_memory(state.shared_memory);
         state.own_options.iter().for_each(|&(option, value)| transport.set_option(option, value));
+        if state.ends.devices.is_some() {
+            transport.set_option(EpOption::HmemP2p, state.hmem_p2p);
+        }
         transport.set_option(EpOption::MaxMsgSize, state.ends.tx.limits.message);
         let address = |queue: &Option<Arc<Cq>>| queue.as_ref().map(|queue| Arc::as_ptr(queue).addr());
         transport.report_to(state.queues.each_ref().map(address)); // the state keeps them as long as the transport

@@ -220,11 +220,15 @@ fn refused(option: EpOption) -> Error {
 impl<T: Transport> State<T> {
     /// Sets `FI_OPT_FI_HMEM_P2P`. Operations of this end are staged in host memory, which every value but
     /// `FI_HMEM_P2P_REQUIRED` permits. Whether peers' NICs may access device memory is decided for the domain
-    /// (`FI_HMEM_DISABLE_P2P`).
+    /// (`FI_HMEM_DISABLE_P2P`). With `FI_HMEM_P2P_DISABLED`, the endpoint maps no peer's device memory, and
+    /// lets no peer map its own.
     fn transfer_between_devices(&mut self, value: usize) -> Result<()> {
         let has_devices = self.ends.devices.is_some();
         if value == P2P_DISABLED || has_devices && value < P2P_DISABLED && value != P2P_REQUIRED {
             self.hmem_p2p = value;
+            if let Some(transport) = self.transport.as_mut().filter(|_| has_devices) {
+                transport.set_option(EpOption::HmemP2p, value);
+            }
             return Ok(());
         }
         let errno = if value < P2P_DISABLED { Errno::EOPNOTSUPP } else { Errno::EINVAL };

@@ -180,8 +180,8 @@ impl<T: Transport> State<T> {
     /// Posts a send of transmit context `at`.
     #[inline(never)]
     pub(super) fn send<const TAGGED: bool>(&mut self, at: u16, op: &SendOp<'_>, tag: u64) -> Result<()> {
-        if let Some(parts) = self.device_parts(op.buf.pieces()) {
-            return self.send_device::<TAGGED>(at, op, tag, parts);
+        if let Some(memory) = self.device_parts(op.buf.pieces()) {
+            return self.send_device::<TAGGED>(at, op, tag, memory);
         }
         let tx = self.ends.sender(at).0;
         let checked = tx.check_send::<TAGGED>(op)?;
@@ -266,8 +266,8 @@ impl<T: Transport> State<T> {
         write: bool,
         checked: (OpFlags, bool, usize),
     ) -> Result<()> {
-        if let Some(parts) = self.device_parts(op.buf.pieces()) {
-            return self.rma_device(at, op, write, checked, parts);
+        if let Some(memory) = self.device_parts(op.buf.pieces()) {
+            return self.rma_device(at, op, write, checked, memory);
         }
         let route = self.ends.sender(at).0.route;
         self.routed_rma(at, op, op.buf.pieces(), write, checked, route)
@@ -288,6 +288,49 @@ impl<T: Transport> State<T> {
         if self.ends.no_transmit_credit(at) {
             return Err(self.no_credit());
         }
+        let out = Self::out_rma(at, op, pieces, write, (flags, signal, len), (peer, rx, route));
+        let (transport, host) = self.split().ok_or_else(not_enabled)?;
+        let outcome = transport.rma(host, &out);
+        self.posted_rma(outcome, &out)
+    }
+
+    /// As `routed_rma`, of a device's memory, by copies of its driver to or from memory of the peer that is mapped
+    /// here. `None`: nothing has happened.
+    pub(super) fn mapped_rma(
+        &mut self,
+        at: u16,
+        op: &RmaOp<'_>,
+        write: bool,
+        checked: (OpFlags, bool, usize),
+    ) -> Option<Result<()>> {
+        let (peer, rx) = self.dest(op.peer).ok()?;
+        let route = self.ends.sender(at).0.route;
+        if self.ends.no_transmit_credit(at) {
+            return None;
+        }
+        let out = Self::out_rma(at, op, op.buf.pieces(), write, checked, (peer, rx, route));
+        let outcome = self.transport.as_mut()?.rma_mapped(&out)?;
+        Some(self.posted_rma(outcome, &out))
+    }
+
+    #[inline(always)]
+    fn posted_rma(&mut self, outcome: Result<Outcome>, out: &OutRma<'_>) -> Result<()> {
+        if outcome.is_ok() {
+            let counts = &mut self.ends.sender(out.ticket.at).0.counts;
+            *(if out.write { &mut counts.writes } else { &mut counts.reads }) += 1;
+        }
+        self.posted(outcome, &out.ticket)
+    }
+
+    #[inline(always)]
+    fn out_rma<'a>(
+        at: u16,
+        op: &RmaOp<'a>,
+        pieces: &'a [Piece],
+        write: bool,
+        (flags, signal, len): (OpFlags, bool, usize),
+        (peer, rx, route): (PeerId, RxName, CounterTarget),
+    ) -> OutRma<'a> {
         let kind = if write { CompletionFlags::WRITE } else { CompletionFlags::READ };
         let ticket = CompletionInfo {
             context: op.context,
@@ -297,14 +340,7 @@ impl<T: Transport> State<T> {
             route,
             at,
         };
-        let out = OutRma { write, pieces, remote: op.remote, len, peer, data: op.data, rx, flags, ticket };
-        let (transport, host) = self.split().ok_or_else(not_enabled)?;
-        let outcome = transport.rma(host, &out);
-        if outcome.is_ok() {
-            let counts = &mut self.ends.sender(at).0.counts;
-            *(if write { &mut counts.writes } else { &mut counts.reads }) += 1;
-        }
-        self.posted(outcome, &ticket)
+        OutRma { write, pieces, remote: op.remote, len, peer, data: op.data, rx, flags, ticket }
     }
 }
 

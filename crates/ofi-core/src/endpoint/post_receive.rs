@@ -123,7 +123,7 @@ impl<T: Transport> State<T> {
         }
         let device = match self.device_parts(op.buf.pieces()) {
             None => None,
-            Some(parts) => Some(self.receive_device(at, op, flags, parts)?),
+            Some(memory) => self.receive_device(at, op, flags, memory)?,
         };
         let Receiver { rx, staging, .. } = self.ends.receiver(at);
         check_pieces(op, rx.iov_limit)?;

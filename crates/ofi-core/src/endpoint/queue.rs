@@ -284,10 +284,17 @@ impl<T: Transport> RxQueue<T> {
         }
     }
 
-    /// Takes the oldest receive that matches this envelope, before its message exists.
+    /// Takes the oldest receive that matches this envelope, before its message exists, which may be as long as all of
+    /// its memory.
     pub fn claim(&mut self, envelope: &Envelope, arrived: &Arrived) -> Option<Filling> {
         match self.find(envelope, arrived, false) {
-            Found::Receive(filling) => Some(filling),
+            Found::Receive(mut filling) => {
+                if let Some(staged) = filling.staged.take() {
+                    let staging = filling.staged.insert(Box::new(staged.whole()));
+                    filling.buffer = Buffer::one(staging.piece());
+                }
+                Some(filling)
+            }
             Found::Nobody | Found::Stopped => None,
         }
     }

@@ -81,9 +81,7 @@ impl<T: Transport> State<T> {
             check_pieces(op, self.ends.receiver(at).rx.iov_limit)?;
         }
         let device = match self.device_parts(op.buf.pieces()) {
-            Some(parts) if search == Search::ReceiveClaimed => {
-                Some(self.receive_device(at, op, flags, parts)?)
-            }
+            Some(memory) if search == Search::ReceiveClaimed => self.receive_device(at, op, flags, memory)?,
             _ => None,
         };
         let credit = &mut self.ends.receiver(at).staging.credits[Credit::Receive as usize];

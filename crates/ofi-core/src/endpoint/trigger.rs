@@ -178,15 +178,15 @@ impl<T: Transport> State<T> {
             Some(tag) => Want::tagged(source, tag.tag, tag.ignore),
             None => Want::untagged(source),
         };
+        let kind = match self.device_parts(op.buf.pieces()) {
+            None => SpecialKind::Pieces(op.buf.pieces().into()),
+            Some(memory) => SpecialKind::Device(memory.copied()?),
+        };
         let credit = &mut self.ends.staging.credits[Credit::Receive as usize];
         if *credit == 0 {
             return Err(self.no_credit());
         }
         *credit -= 1;
-        let kind = match self.device_parts(op.buf.pieces()) {
-            None => SpecialKind::Pieces(op.buf.pieces().into()),
-            Some(parts) => SpecialKind::Device(parts),
-        };
         let special = Special { signal, route, kind };
         let posted = self.ends.rx.queue.posted_special(op.context, special);
         if let matching::PostOutcome::Matched { recv, message } =

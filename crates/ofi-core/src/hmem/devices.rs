@@ -26,12 +26,29 @@ struct Table {
     allocations: BTreeMap<u64, Allocation>,
     /// One for each device that was used.
     stagers: Vec<Arc<Stager>>,
+    /// Dma-bufs of other interfaces, by address and length, with the number of registrations of each.
+    opaque: BTreeMap<(u64, u64), usize>,
+}
+
+impl Table {
+    fn count(&self) -> usize {
+        self.allocations.len() + self.opaque.len()
+    }
+}
+
+/// The owner of device memory.
+#[derive(Clone, Debug)]
+pub enum Owner {
+    /// A device whose driver copies.
+    Copied(Arc<Stager>),
+    /// A device whose driver is not called: only NICs that have registered its dma-buf access the memory.
+    Opaque,
 }
 
 /// The device memory that is registered in a domain.
 #[derive(Debug, Default)]
 pub struct Devices {
-    /// The number of allocations.
+    /// The number of allocations and opaque dma-bufs.
     count: AtomicUsize,
     table: RwLock<Table>,
 }
@@ -49,6 +66,11 @@ impl RegisteredDevice {
     /// Copies to and from its device.
     pub fn stager(&self) -> &Arc<Stager> {
         &self.stager
+    }
+
+    /// The first addresses of the allocations that it uses.
+    pub(super) fn bases(&self) -> &[u64] {
+        &self.bases
     }
 
     /// The registration's memory as a dma-buf, and the offset of its first byte. `None` if it has several pieces or
@@ -82,11 +104,41 @@ impl Drop for RegisteredDevice {
                 }
             }
         }
-        self.devices.count.store(table.allocations.len(), Ordering::Release);
+        self.devices.count.store(table.count(), Ordering::Release);
+    }
+}
+
+/// A registration's dma-buf of a device whose driver is not called.
+#[derive(Debug)]
+pub struct OpaqueMemory {
+    devices: Arc<Devices>,
+    range: (u64, u64),
+}
+
+impl Drop for OpaqueMemory {
+    fn drop(&mut self) {
+        let mut table = self.devices.table.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(uses) = table.opaque.get_mut(&self.range) {
+            *uses -= 1;
+            if *uses == 0 {
+                table.opaque.remove(&self.range);
+            }
+        }
+        self.devices.count.store(table.count(), Ordering::Release);
     }
 }
 
 impl Devices {
+    /// Records the memory behind a dma-buf that this process addresses by `attr`, and that no driver copies.
+    pub fn register_opaque(self: &Arc<Self>, attr: &MrAttr<'_>) -> Option<OpaqueMemory> {
+        let &[piece] = attr.pieces() else { return None };
+        let range = (piece.addr.addr() as u64, piece.len as u64);
+        let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
+        *table.opaque.entry(range).or_insert(0) += 1;
+        self.count.store(table.count(), Ordering::Release);
+        Some(OpaqueMemory { devices: Arc::clone(self), range })
+    }
+
     /// Records the device memory of a registration. `None` for host memory, which the processor can access, whoever has
     /// allocated it.
     ///
@@ -145,7 +197,7 @@ impl Devices {
             allocation.len = len;
             allocation.registrations += 1;
         }
-        self.count.store(table.allocations.len(), Ordering::Release);
+        self.count.store(table.count(), Ordering::Release);
         drop(table);
         stager.prepare(attr.pieces().iter().fold(0, |sum: usize, piece| sum.saturating_add(piece.len)));
         let bases = bases.into_iter().map(|(base, _)| base).collect();
@@ -153,13 +205,18 @@ impl Devices {
     }
 
     /// The device that owns the memory at an address, if that memory is registered.
-    pub fn find(&self, addr: usize) -> Option<Arc<Stager>> {
+    pub fn find(&self, addr: usize) -> Option<Owner> {
         if self.count.load(Ordering::Acquire) == 0 {
             return None;
         }
-        let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
-        let (&base, allocation) = table.allocations.range(..=addr as u64).next_back()?;
-        (addr as u64 - base < allocation.len).then(|| Arc::clone(&allocation.stager))
+        let (table, addr) = (self.table.read().unwrap_or_else(PoisonError::into_inner), addr as u64);
+        let allocation = table.allocations.range(..=addr).next_back();
+        if let Some((_, owned)) = allocation.filter(|&(&base, owned)| addr - base < owned.len) {
+            return Some(Owner::Copied(Arc::clone(&owned.stager)));
+        }
+        let is_opaque =
+            table.opaque.keys().any(|&(start, len)| addr.checked_sub(start).is_some_and(|at| at < len));
+        is_opaque.then_some(Owner::Opaque)
     }
 }
 

@@ -8,18 +8,23 @@
 //!   receive or a read. Transports see only host memory;
 //! - the owner executes a peer's access to it, through the copies of [`RegionTable`](crate::keys::RegionTable). Nothing
 //!   is granted on it that a transport would access itself. If the driver exports the memory as a dma-buf, peers' NICs
-//!   may access it without the owner ([`Transport::register_exported`](crate::transport::Transport)).
+//!   may access it without the owner ([`Transport::register_device`](crate::transport::Transport)). Local peers may map
+//!   it (`ipc`).
 //!
 //! All of this applies only to domains with `FI_HMEM`: without that capability there are no [`Devices`], and nothing is
 //! looked up.
 
 pub mod cuda;
 mod devices;
+mod dmabufs;
+mod ipc;
 mod staged;
 mod stager;
 
-pub use devices::{Devices, RegisteredDevice};
-pub(crate) use staged::{Parts, Staged};
+pub use devices::{Devices, OpaqueMemory, Owner, RegisteredDevice};
+pub use dmabufs::Dmabufs;
+pub use ipc::{DeviceHandle, MappedPeerDevice};
+pub(crate) use staged::{Found, Parts, Staged};
 pub use stager::{Stager, StagingBuffer};
 
 use crate::config::HMEM_DISABLE_P2P;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use ofi_api::{Piece, Result};
 
-use super::{Devices, Stager, StagingBuffer};
+use super::{Devices, Owner, Stager, StagingBuffer};
 use crate::copy;
 
 /// The memory of an operation, of which at least one piece is a device's.
@@ -14,13 +14,34 @@ pub(crate) struct Parts {
     first: Arc<Stager>,
 }
 
+/// The memory of an operation, by who accesses it.
+pub(crate) enum Found {
+    /// The processor accesses all of it.
+    Host,
+    /// A device's driver copies at least a piece.
+    Device(Parts),
+    /// Neither accesses at least a piece.
+    Opaque,
+}
+
 impl Parts {
-    /// The memory of an operation; `None` if all of it is host memory.
-    pub fn of(devices: &Devices, pieces: &[Piece]) -> Option<Self> {
+    /// The memory of an operation.
+    pub fn of(devices: &Devices, pieces: &[Piece]) -> Found {
         let of = |piece: &Piece| if piece.len == 0 { None } else { devices.find(piece.addr.addr()) };
-        let first = pieces.iter().find_map(of)?;
-        let parts = pieces.iter().map(|piece| (of(piece), *piece)).collect();
-        Some(Self { parts, first })
+        if pieces.iter().all(|piece| of(piece).is_none()) {
+            return Found::Host;
+        }
+        let (mut first, mut parts) = (None, Vec::with_capacity(pieces.len()));
+        for piece in pieces {
+            let stager = match of(piece) {
+                None => None,
+                Some(Owner::Opaque) => return Found::Opaque,
+                Some(Owner::Copied(stager)) => Some(stager),
+            };
+            first = first.or_else(|| stager.clone());
+            parts.push((stager, *piece));
+        }
+        first.map_or(Found::Host, |first| Found::Device(Self { parts: parts.into(), first }))
     }
 
     /// Length in bytes.
@@ -42,6 +63,12 @@ pub(crate) struct Staged {
 }
 
 impl Staged {
+    /// The same memory, with a buffer for all of it.
+    pub fn whole(self) -> Self {
+        let len = self.parts.len();
+        self.parts.staged(len)
+    }
+
     /// The buffer.
     pub fn piece(&self) -> Piece {
         Piece::new(self.buffer.as_ptr(), self.buffer.len())

@@ -213,6 +213,27 @@ pub unsafe trait TransportEndpoint<T: Transport>: Send {
     /// A receive was posted; called if [`TransportEndpoint::claims`] returns true.
     fn receive_posted<H: Upcalls<T>>(&mut self, _host: &mut H) {}
 
+    /// Executes an access whose memory at this end is at least in part a device's, and at the peer another process's
+    /// that is mapped here, by copies of the device's driver. `None`: nothing has happened, and the core copies the
+    /// memory of this end for [`TransportEndpoint::rma`].
+    fn rma_mapped(&mut self, _out: &OutRma<'_>) -> Option<Result<Posted>> {
+        None
+    }
+
+    /// Whether the transport's device itself reads and writes this memory of a device (`FI_HMEM`) in an operation with
+    /// `peer`, or in a receive that the transport claims: then the core does not copy it. `accesses`: the operation is
+    /// a remote read or write. A transport that finds later that its device does not execute the access refuses it with
+    /// `FI_EOPNOTSUPP`.
+    fn reaches<H: Upcalls<T>>(
+        &mut self,
+        _host: &mut H,
+        _peer: Option<PeerId>,
+        _pieces: &[Piece],
+        _accesses: bool,
+    ) -> bool {
+        false
+    }
+
     /// Makes progress: processes arrived packets, sends queued ones, and finishes operations.
     fn poll<H: Upcalls<T>>(&mut self, host: &mut H);
 

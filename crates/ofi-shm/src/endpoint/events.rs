@@ -101,6 +101,18 @@ impl ShmEndpoint {
                         state.move_parked(&mut self.common, host);
                     }
                 }
+                HelperEvent::Device { socket, incarnation, key, device } => {
+                    if let Some(peer) = self.known(&socket, incarnation) {
+                        let state = &mut self.peers[peer as usize];
+                        state.granted_device(&self.common, key, device.0, &device.1);
+                        state.move_parked(&mut self.common, host);
+                    }
+                }
+                HelperEvent::Withdrawn { socket, incarnation, key } => {
+                    if let Some(peer) = self.known(&socket, incarnation) {
+                        self.peers[peer as usize].unmap_device(key);
+                    }
+                }
                 HelperEvent::Packet { socket, packet } => self.take_packet(host, &socket, &packet),
                 HelperEvent::PacketLost { socket, errno } => self.packet_lost(host, &socket, errno),
             }

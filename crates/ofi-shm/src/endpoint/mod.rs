@@ -16,7 +16,7 @@ use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
 
-use ofi_api::{AddrFormat, Address, Errno, Error, Info, Result, Statistic};
+use ofi_api::{AddrFormat, Address, EpOption, Errno, Error, Info, Result, Statistic};
 use ofi_core::domain::DomainPart;
 use ofi_core::slots::SlotId;
 use ofi_core::transport::{
@@ -28,7 +28,7 @@ use rustc_hash::FxHashMap;
 
 use crate::Shm;
 use crate::common::{Common, EndpointCounts};
-use crate::endpoint_info::EndpointInfo;
+use crate::endpoint_info::{EndpointInfo, may_map_devices};
 use crate::event::HelperEvent;
 use crate::helper::Helper;
 use crate::hints::HintTable;
@@ -104,6 +104,7 @@ impl ShmEndpoint {
             single_size: SINGLE_COPY_SIZE.get(),
             streaming: StreamingStores::get(),
             counts: EndpointCounts::default(),
+            mapped_devices: Arc::default(),
         };
         tracing::info!(
             target: "ofi::shm::ep_ctrl",
@@ -177,6 +178,24 @@ unsafe impl TransportEndpoint<Shm> for EndpointState {
     fn rma<H: Upcalls<Shm>>(&mut self, host: &mut H, out: &OutRma<'_>) -> Result<Posted> {
         let endpoint = self.open()?;
         endpoint.peers[out.peer as usize].rma(&mut endpoint.common, host, out)
+    }
+
+    fn rma_mapped(&mut self, out: &OutRma<'_>) -> Option<Result<Posted>> {
+        let Self::Open(endpoint) = self else { return None };
+        endpoint.peers[out.peer as usize].rma_mapped(&mut endpoint.common, out)
+    }
+
+    fn set_option(&mut self, option: EpOption, value: usize) {
+        const P2P_DISABLED: usize = 3;
+        if option != EpOption::HmemP2p {
+            return;
+        }
+        match self {
+            Self::Open(endpoint) => endpoint.common.shared.map_devices(value != P2P_DISABLED),
+            Self::Closed { info, .. } => {
+                info.maps_devices = may_map_devices(info.caps, value != P2P_DISABLED)
+            }
+        }
     }
 
     fn atomic<H: Upcalls<Shm>>(&mut self, host: &mut H, out: &OutAtomic<'_>) -> Result<Posted> {

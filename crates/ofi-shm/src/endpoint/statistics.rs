@@ -56,6 +56,13 @@ impl ShmEndpoint {
         add("shm_dropped", helper.dropped.load(Ordering::Relaxed), "control datagrams dropped");
         let keys = helper.other_key.load(Ordering::Relaxed);
         add("shm_other_key", keys, "greetings and requests refused for another authorization key");
+        add(
+            "shm_device_bytes",
+            counts.device_bytes,
+            "bytes that devices copied to or from peers' device memory",
+        );
+        let mapped = (std::sync::Arc::strong_count(&self.common.mapped_devices) - 1) as u64;
+        add("shm_device_mappings", mapped, "mappings of peers' device memory now");
         add("shm_granted", helper.granted.load(Ordering::Relaxed), "mappings granted to peers");
         let fenceless = self.common.shared.barrier == Support::Expedited;
         add("shm_fenceless", fenceless.into(), "1 if senders need no fence (membarrier works)");

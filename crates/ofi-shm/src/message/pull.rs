@@ -32,7 +32,7 @@ impl Peer {
                         return;
                     }
                 }
-                KeyState::Refused => {}
+                KeyState::Refused | KeyState::Device(_) => {}
             }
         }
         self.start_transfer(common, host, token, Sink::Receive(into), len);

@@ -1,8 +1,10 @@
 //! Memory of the peer that is mapped here.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use ofi_api::Errno;
+use ofi_core::hmem::MappedPeerDevice;
 
 use rustc_hash::FxHashMap;
 
@@ -21,8 +23,46 @@ pub enum KeyState {
     Asked,
     /// The memory is mapped.
     Mapped(MappedRegion),
+    /// The memory is a device's, and mapped by its driver.
+    Device(MappedDevice),
     /// The memory cannot be mapped: the peer executes accesses.
     Refused,
+}
+
+/// A peer's device memory, mapped here.
+pub struct MappedDevice {
+    pub terms: Terms,
+    pub memory: MappedPeerDevice,
+    /// The time of its last use ([`Grants::uses`]).
+    pub used: u64,
+    /// Counts it among the endpoint's mappings.
+    pub _counted: Arc<()>,
+}
+
+impl Terms {
+    /// The offset of the peer's address `addr`, if it is not before the memory, and a write is granted.
+    fn offset(&self, addr: u64, write: bool) -> Result<u64, Errno> {
+        if write && !self.write {
+            return Err(Errno::EACCES);
+        }
+        // The same errors as the owner's (`ofi_core::keys::Violation`).
+        addr.checked_sub(self.base).ok_or(Errno::EACCES)
+    }
+
+    /// Whether the grant still holds.
+    pub fn hold(&self, up: &Up) -> bool {
+        self.slot == u32::MAX || holds(&up.parts.endpoint, self)
+    }
+}
+
+impl MappedDevice {
+    /// The driver's address of the peer's address `addr`, if the access is granted.
+    pub fn resolve(&self, addr: u64, len: usize, write: bool) -> Result<u64, Errno> {
+        let offset = self.terms.offset(addr, write)?;
+        let is_inside = offset.checked_add(len as u64).is_some_and(|end| end <= self.terms.len);
+        // No sum overflows: the driver has confirmed that the mapping is that long (`MappedPeerDevice::open`).
+        if is_inside { Ok(self.memory.address() + offset) } else { Err(Errno::EACCES) }
+    }
 }
 
 /// A peer's memory, mapped here.
@@ -39,19 +79,9 @@ impl MappedRegion {
             .then(|| self.memory.base().as_ptr().wrapping_add(offset as usize))
     }
 
-    /// Whether it is still valid.
-    pub fn holds(&self, up: &Up) -> bool {
-        self.terms.slot == u32::MAX || holds(&up.parts.endpoint, &self.terms)
-    }
-
     /// The local address of the peer's address `addr`, if the access is granted.
     pub fn resolve(&self, addr: u64, len: usize, write: bool) -> Result<*mut u8, Errno> {
-        if write && !self.terms.write {
-            return Err(Errno::EACCES);
-        }
-        // The same errors as the owner's (`ofi_core::keys::Violation`).
-        let offset = addr.checked_sub(self.terms.base).ok_or(Errno::EACCES)?;
-        self.at(offset, len).ok_or(Errno::EACCES)
+        self.at(self.terms.offset(addr, write)?, len).ok_or(Errno::EACCES)
     }
 }
 
@@ -72,10 +102,12 @@ pub struct Grants {
     pub known: FxHashMap<u64, KeyState>,
     /// The number of keys at which void ones are removed.
     pub limit: usize,
+    /// The number of uses of mapped device memory so far.
+    pub uses: u64,
 }
 
 impl Default for Grants {
     fn default() -> Self {
-        Self { known: FxHashMap::default(), limit: FEW }
+        Self { known: FxHashMap::default(), limit: FEW, uses: 0 }
     }
 }

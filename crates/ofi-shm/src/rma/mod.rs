@@ -4,6 +4,7 @@
 //! An owner checks key, bounds and rights at each copy. A direct access waits for those that the peer still has to
 //! execute, so that accesses of one endpoint to one peer stay in order on either route.
 
+mod device;
 mod owner;
 
 use ofi_api::{Errno, Error, OpFlags, Piece, RemotePiece, Result};
@@ -172,11 +173,36 @@ impl Peer {
         for piece in remote {
             match self.grant(common, piece.key, write) {
                 KeyState::Mapped(_) => {}
+                KeyState::Device(_) if common.shared.maps_devices() => {}
+                KeyState::Device(_) => return AccessPath::Command,
                 KeyState::Asked => route = AccessPath::Wait,
                 KeyState::Refused => return AccessPath::Command,
             }
         }
         route
+    }
+
+    /// See [`ofi_core::transport::TransportEndpoint::rma_mapped`].
+    pub fn rma_mapped(&mut self, common: &mut Common, out: &OutRma<'_>) -> Option<Result<Posted>> {
+        if !common.shared.maps_devices()
+            || !self.parked.queue.is_empty()
+            || self.ready_for_access(common, out.flags).is_err()
+            || self.up().is_none()
+            || !self.may_be_direct(common)
+        {
+            return None;
+        }
+        for piece in out.remote {
+            if !matches!(self.grant(common, piece.key, out.write), KeyState::Device(_)) {
+                return None;
+            }
+        }
+        match self.direct(common, out.write, out.pieces, out.remote, out.remote_data()) {
+            Ok(true) => Some(Ok(Posted::Done)),
+            Err(Errno::EAGAIN) => Some(Err(Error::AGAIN)),
+            // The staged access finds out why.
+            Ok(false) | Err(_) => None,
+        }
     }
 
     /// Copies through the mappings. Returns `false` if a grant was withdrawn.
@@ -206,8 +232,22 @@ impl Peer {
         }
         let mut done = 0;
         for (&(target, run), piece) in targets.iter().zip(remote) {
-            let Some(KeyState::Mapped(granted)) = self.grants.known.get(&piece.key) else { return Ok(false) };
-            let holds = self.while_granted(granted, || {
+            let granted = match self.grants.known.get(&piece.key) {
+                Some(KeyState::Mapped(granted)) => granted,
+                Some(KeyState::Device(device)) => {
+                    // SAFETY: `resolve` checked that `run` bytes at `target` are granted, and the pieces are lent.
+                    if !unsafe { self.copy_device(device, write, pieces, (done, run), target.addr() as u64)? }
+                    {
+                        self.grants.known.remove(&piece.key);
+                        return Ok(false);
+                    }
+                    common.counts.device_bytes += run as u64;
+                    done += run;
+                    continue;
+                }
+                _ => return Ok(false),
+            };
+            let holds = self.while_granted(&granted.terms, || {
                 let mut skip = 0;
                 for (local, part) in copy::runs(pieces, done, run) {
                     let (from, to) = if write {

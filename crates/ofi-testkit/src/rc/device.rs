@@ -6,6 +6,7 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use ofi::raw::Dmabuf;
 use ofi_core::sys;
 use ofi_verbs::rc::{
     Access, CmEventKind, ConnParam, Connection, Device, DeviceLimits, Error, Event, Events, Post, Queues,
@@ -16,6 +17,7 @@ use super::SimulatedDevice;
 use super::events::Watching;
 use super::fabric::{Bytes, Endpoint, Fabric, What};
 use super::meeting::{CmMessage, Stage};
+use crate::mapped::Mapped;
 
 pub fn error(call: &'static str, errno: i32) -> Error {
     Error { call, errno, advice: "this device is simulated".into() }
@@ -77,6 +79,25 @@ unsafe impl Device for Handle {
         }
         let key = fabric.register(addr.expose_provenance() as u64, len, access);
         let key = key.ok_or_else(|| error("ibv_reg_mr", libc::ENOMEM))?;
+        Ok(Box::new(RegisteredMemory { device: Arc::clone(&self.0), key }))
+    }
+
+    fn register_dmabuf(
+        &self,
+        dmabuf: Dmabuf<'_>,
+        len: usize,
+        iova: u64,
+        access: Access,
+    ) -> Result<Box<dyn Region>> {
+        const CALL: &str = "ibv_reg_dmabuf_mr";
+        let mapped = Mapped::new(dmabuf.fd, dmabuf.offset, len, iova);
+        let mapped = mapped.map_err(|failed| error(CALL, failed.errno().get()))?;
+        let mut fabric = self.0.lock();
+        if fabric.removed {
+            return Err(error(CALL, libc::ENODEV));
+        }
+        let key = fabric.register_mapped(mapped, iova, len, access);
+        let key = key.ok_or_else(|| error(CALL, libc::ENOMEM))?;
         Ok(Box::new(RegisteredMemory { device: Arc::clone(&self.0), key }))
     }
 

@@ -12,8 +12,8 @@ use ofi_efa::srd::{
     Access, Action, Completion, Device, DeviceLimits, Gid, QueuePair, Region, Segment, Sizes, To, WorkRequest,
 };
 
-use super::dmabuf::Mapped;
 use super::{Flight, Queue, SimulatedDevice, What};
+use crate::mapped::Mapped;
 
 /// The maximum number of bytes of inline data in a request of 64 bytes and in one of 128 bytes, as on a device.
 const INLINE: usize = 32;

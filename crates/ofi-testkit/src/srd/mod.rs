@@ -7,7 +7,6 @@
 //! reproducible from its seed. The fabric says nothing about a device's speed.
 
 mod device;
-mod dmabuf;
 
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::OwnedFd;
@@ -17,6 +16,8 @@ use std::time::{Duration, Instant};
 
 use ofi_core::sys;
 use ofi_efa::srd::{Access, Completion, From, Gid, Remote, Segment, Status, To};
+
+use crate::mapped::Mapped;
 
 pub use device::Handle;
 
@@ -145,7 +146,7 @@ struct Inner {
     /// Registrations by key: first byte, length, and peers' rights.
     registered: HashMap<u32, (u64, usize, Access)>,
     /// The device's mappings of dma-bufs, by key.
-    mapped: HashMap<u32, dmabuf::Mapped>,
+    mapped: HashMap<u32, Mapped>,
     last_key: u32,
     /// The memory of the last request.
     last_used: usize,

@@ -30,6 +30,7 @@ use std::time::Instant;
 use ofi_api::{Address, Caps, Errno, Error, Info, OpFlags, Piece, Result, SHARED_CONTEXT, Statistic};
 use ofi_core::copy;
 use ofi_core::domain::DomainPart;
+use ofi_core::hmem::Dmabufs;
 use ofi_core::log::Limit;
 use ofi_core::slots::{SlotId, Slots};
 use ofi_core::transport::{
@@ -67,6 +68,9 @@ pub const SHARED: usize = 1024;
 pub const MAX_MESSAGE_LEN: usize = 1 << 30;
 /// Maximum number of copied payloads in flight.
 const SLOTS: usize = 128;
+/// The operations that the device executes on dma-bufs of this end.
+const ALONE: &str =
+    "one that the device executes alone: a send, a receive, a write or a read that is not injected";
 /// The only peer.
 const PEER: PeerId = 0;
 /// Number of polls per check for connection events, if none is expected.
@@ -247,6 +251,11 @@ impl Connected {
         }
     }
 
+    /// See [`ofi_core::transport::TransportEndpoint::reaches`].
+    pub fn reaches(&self, pieces: &[Piece]) -> bool {
+        self.domain.transport.dmabufs.touch(pieces)
+    }
+
     /// Posts receives to the device while it has room.
     pub fn claim<H: Upcalls<Verbs>>(&mut self, host: &mut H) {
         let Some(pair) = self.link.pair() else { return };
@@ -291,6 +300,9 @@ impl Connected {
 
     /// See [`ofi_core::transport::TransportEndpoint::atomic`].
     pub fn atomic<H: Upcalls<Verbs>>(&mut self, host: &mut H, out: &OutAtomic<'_>) -> Result<Posted> {
+        for pieces in [out.operands, out.comparands, out.results] {
+            self.domain.transport.dmabufs.refuse(pieces, ALONE)?;
+        }
         let (pieces, work) = atomic::work(out, remote(out.remote)?)?;
         self.post(host, (pieces, out.len), out.flags, out.ticket, work)?;
         self.counts.atomics += 1;
@@ -332,8 +344,13 @@ impl Connected {
         if flags.contains(OpFlags::FENCE) && self.requests.is_reading() {
             return Err(Error::AGAIN);
         }
-        let inline = !reads && len <= pair.inline_size();
-        let slot = if len > 0 && len <= INJECT && !inline { self.requests.take_slot() } else { None };
+        let dmabuf = self.domain.transport.dmabufs.touch(pieces);
+        if dmabuf && injected {
+            return Err(Dmabufs::refusal(ALONE));
+        }
+        let inline = !reads && !dmabuf && len <= pair.inline_size();
+        let may_copy = len > 0 && len <= INJECT && !inline && !dmabuf;
+        let slot = if may_copy { self.requests.take_slot() } else { None };
         // The old value of a number arrives in one piece.
         let needs_slot = changes || (injected && !inline && len > 0);
         if !self.requests.has_room() || (needs_slot && slot.is_none()) {

@@ -196,6 +196,25 @@ impl Cuda {
         open.iter().filter_map(Weak::upgrade).find(|opened| opened.uuid == *uuid).map(Self)
     }
 
+    /// The device with this UUID, opened if the process does not have it open; `None` if there is no such device.
+    ///
+    /// # Errors
+    /// As [`Cuda::open`].
+    pub fn of_uuid(uuid: &[u8; 16]) -> Result<Option<Self>> {
+        if let Some(opened) = Self::opened(uuid) {
+            return Ok(Some(opened));
+        }
+        let driver = driver()?;
+        let is_it = |ordinal: &u32| {
+            let (mut device, mut found) = (0, [0; 16]);
+            // SAFETY: a place for the device.
+            let got = unsafe { (driver.cuDeviceGet)(&raw mut device, *ordinal as c_int) };
+            // SAFETY: a place for 16 bytes.
+            got == 0 && unsafe { (driver.cuDeviceGetUuid)(&raw mut found, device) } == 0 && found == *uuid
+        };
+        (0..count()?).find(is_it).map(Self::open).transpose()
+    }
+
     fn open_anew(ordinal: u32) -> Result<OpenDevice> {
         let driver = driver()?;
         let (mut device, mut uuid, mut context) = (0, [0; 16], ptr::null_mut());

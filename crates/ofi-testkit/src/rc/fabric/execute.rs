@@ -24,10 +24,30 @@ pub unsafe fn device_copy(from: *const u8, to: *mut u8, len: usize) {
 }
 
 impl Fabric {
+    /// The memory that accesses name by this address, under this key of a registration.
+    fn real(&self, addr: u64, key: u32) -> *mut u8 {
+        let at_address = || std::ptr::with_exposed_provenance_mut(addr as usize);
+        self.mapped.get(&key).map_or_else(at_address, |mapped| mapped.at(addr))
+    }
+
+    /// The memory of segments that this end owns.
+    pub(super) fn real_all(&self, segments: &[Segment]) -> Vec<Segment> {
+        let real = |segment: &Segment| match segment.len {
+            0 => *segment,
+            _ => Segment { addr: self.real(segment.addr.addr() as u64, segment.lkey), ..*segment },
+        };
+        segments.iter().map(real).collect()
+    }
+
+    /// A place that a peer may access, by the address of its memory.
+    pub(super) fn real_place(&self, at: Remote) -> Remote {
+        Remote { addr: self.real(at.addr, at.rkey).expose_provenance() as u64, ..at }
+    }
+
     /// Reads the bytes at a registered place.
     pub(super) fn take(&self, at: Remote, len: usize) -> Vec<u8> {
         let mut bytes = vec![0; len];
-        let from = std::ptr::with_exposed_provenance(at.addr as usize);
+        let from = self.real(at.addr, at.rkey);
         // SAFETY: registered memory of this process; the caller has checked that it has `len` bytes.
         unsafe { device_copy(from, bytes.as_mut_ptr(), len) };
         bytes
@@ -74,7 +94,7 @@ impl Fabric {
         let bytes = match &request.what {
             What::Send(bytes, _) | What::Write(bytes, ..) => match bytes {
                 Bytes::Inline(bytes) => bytes.clone(),
-                Bytes::At(segments) if self.owns_all(segments) => gather(segments),
+                Bytes::At(segments) if self.owns_all(segments) => gather(&self.real_all(segments)),
                 Bytes::At(_) => return Some(LOCAL_PROTECTION),
             },
             What::Read(..) | What::Change(..) => Vec::new(),
@@ -85,6 +105,7 @@ impl Fabric {
                 pair.tried = 0;
                 place(pair);
                 let is_there = self.owns_all(&into);
+                let into = self.real_all(&into);
                 let it = self.endpoints.get_mut(&other)?;
                 if bytes.len() > total(&into) || !is_there {
                     let status = if is_there { Status::TOO_LONG } else { LOCAL_PROTECTION };
@@ -107,7 +128,7 @@ impl Fabric {
                 };
                 place(pair);
                 if len > 0 {
-                    pair.unplaced = Some((self.steps + self.draw() % 300, at, bytes));
+                    pair.unplaced = Some((self.steps + self.draw() % 300, self.real_place(at), bytes));
                 }
                 if receive.is_some() || !self.chance(self.plan.unplaced) {
                     place(pair);
@@ -134,7 +155,7 @@ impl Fabric {
                     Work::CompareSwap { expected, new, .. } if old == expected => new,
                     _ => old,
                 };
-                pair.unplaced = Some((0, at, new.to_ne_bytes().to_vec()));
+                pair.unplaced = Some((0, self.real_place(at), new.to_ne_bytes().to_vec()));
                 place(pair);
                 *read = Some((into.clone(), was, None)); // after a lost answer, the same answer is sent again
             }

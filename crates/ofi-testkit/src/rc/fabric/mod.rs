@@ -20,6 +20,7 @@ use super::events::Watcher;
 use super::meeting::{CmMessage, Id, Told};
 use super::ud::Ud;
 use super::{Did, Logged, Plan};
+use crate::mapped::Mapped;
 
 /// A registration of the local end is missing.
 pub const LOCAL_PROTECTION: Status = Status::from_raw(4);
@@ -283,6 +284,8 @@ pub struct Fabric {
     busy: Vec<u32>,
     /// Registrations by key: first byte, length, and peers' rights.
     registered: BTreeMap<u32, (u64, usize, Access)>,
+    /// The device's mappings of dma-bufs, by key.
+    mapped: BTreeMap<u32, Mapped>,
     /// The maximum number of bytes of all registrations together.
     lockable: usize,
 }
@@ -324,6 +327,7 @@ impl Fabric {
             draws: plan.seed,
             busy: Vec::new(),
             registered: BTreeMap::new(),
+            mapped: BTreeMap::new(),
             lockable: usize::MAX,
         }
     }
@@ -420,6 +424,14 @@ impl Fabric {
             }
         }
         self.registered.remove(&key);
+        self.mapped.remove(&key);
+    }
+
+    /// As [`Fabric::register`], for memory behind a descriptor that accesses address from `addr` on.
+    pub fn register_mapped(&mut self, mapped: Mapped, addr: u64, len: usize, access: Access) -> Option<u32> {
+        let key = self.register(addr, len, access)?;
+        self.mapped.insert(key, mapped);
+        Some(key)
     }
 
     /// Whether a peer may access this place.
@@ -628,7 +640,7 @@ impl Fabric {
                     bytes = self.take(at, bytes.len());
                 }
                 if self.owns_all(&into) {
-                    put(&into, &bytes);
+                    put(&self.real_all(&into), &bytes);
                 } else {
                     status = LOCAL_PROTECTION;
                 }

@@ -47,7 +47,7 @@ impl Fabric {
         for Late { to, at, bytes } in late {
             let is_there = self.pairs.get(&to).is_some_and(|pair| pair.stage == Stage::Ready);
             if is_there && self.allows(at, bytes.len(), true) {
-                put_at(at, &bytes);
+                put_at(self.real_place(at), &bytes);
                 executed += 1;
             }
         }
@@ -76,7 +76,7 @@ impl Fabric {
             if let What::Write(bytes, at, _) = &request.what {
                 let bytes = match bytes {
                     Bytes::Inline(bytes) => bytes.clone(),
-                    Bytes::At(segments) if self.owns_all(segments) => gather(segments),
+                    Bytes::At(segments) if self.owns_all(segments) => gather(&self.real_all(segments)),
                     Bytes::At(_) => continue,
                 };
                 self.mute.late.push(Late { to, at: *at, bytes });

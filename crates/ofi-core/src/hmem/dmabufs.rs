@@ -1,9 +1,8 @@
-//! Local memory behind dma-bufs, which the device accesses and the processor does not.
+//! Local memory behind dma-bufs, which a NIC accesses and the processor does not.
 //!
 //! An operation of this end finds the registration of such memory by its address, like that of any other memory
 //! (`ibv::cache`). The registration uses a duplicate of the descriptor. Where other memory would be copied, the
-//! operation is refused ([`Dmabufs::refuse`]): an access without RDMA at either end, one before the peer has announced
-//! RDMA, and one that the peer's device refuses.
+//! operation is refused ([`Dmabufs::refuse`]).
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
@@ -11,8 +10,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use ofi_api::{Dmabuf, Errno, Error, Piece, Result};
-
-use crate::srd::{self, Access, Device};
 
 /// One dma-buf, and the number of registrations of it.
 struct Known {
@@ -27,7 +24,7 @@ struct Known {
 #[derive(Default)]
 pub struct Dmabufs {
     all: Mutex<BTreeMap<(usize, usize), Known>>,
-    /// Whether there has ever been one. Without any, the lookup is skipped.
+    /// Whether there has ever been one. Without any, nothing is looked up.
     any: AtomicBool,
 }
 
@@ -60,47 +57,57 @@ impl Dmabufs {
         }
     }
 
-    /// Registers a range; `None` if no dma-buf contains it.
-    pub fn register(
-        &self,
-        device: &dyn Device,
-        start: usize,
-        len: usize,
-        access: Access,
-    ) -> Option<Result<Box<dyn srd::Region>>> {
-        if !self.any.load(Ordering::Relaxed) {
+    /// Registers a range with `register`, which gets the dma-buf that contains it; `None` if none does.
+    pub fn register<R>(&self, start: usize, len: usize, register: impl FnOnce(Dmabuf<'_>) -> R) -> Option<R> {
+        if !self.any() {
             return None;
         }
         let all = self.all();
         let (&(begin, _), known) = all.iter().find(|(at, known)| contains(at.0, known.len, start, len))?;
-        let dmabuf = Dmabuf { fd: known.fd.as_fd(), offset: known.offset + (start - begin) as u64 };
-        Some(device.register_dmabuf(dmabuf, len, start as u64, access))
+        Some(register(Dmabuf { fd: known.fd.as_fd(), offset: known.offset + (start - begin) as u64 }))
     }
 
-    /// Refuses memory that would have to be copied.
-    ///
-    /// # Errors
-    /// `FI_EOPNOTSUPP` if a piece lies in a dma-buf.
+    /// Whether there has ever been one.
+    #[inline]
+    fn any(&self) -> bool {
+        self.any.load(Ordering::Relaxed)
+    }
+
+    /// Whether a piece lies in a dma-buf, at least in part.
+    #[inline]
+    pub fn touch(&self, pieces: &[Piece]) -> bool {
+        self.any() && self.lie_under(pieces)
+    }
+
     #[cold]
-    pub fn refuse(&self, pieces: &[Piece]) -> Result<()> {
-        if !self.any.load(Ordering::Relaxed) {
-            return Ok(());
-        }
+    fn lie_under(&self, pieces: &[Piece]) -> bool {
         let all = self.all();
         let touches = |piece: &Piece| {
             let (start, end) = (piece.addr.addr(), piece.addr.addr().saturating_add(piece.len));
             all.iter().any(|(at, known)| start < at.0.saturating_add(known.len) && at.0 < end)
         };
-        if !pieces.iter().any(|piece| piece.len > 0 && touches(piece)) {
-            return Ok(());
-        }
-        Err(Error::wanted(
+        pieces.iter().any(|piece| piece.len > 0 && touches(piece))
+    }
+
+    /// Refuses memory that would have to be copied; `by_device` says which operations the NICs do alone.
+    ///
+    /// # Errors
+    /// `FI_EOPNOTSUPP` if a piece lies in a dma-buf.
+    #[inline]
+    pub fn refuse(&self, pieces: &[Piece], by_device: &'static str) -> Result<()> {
+        if self.touch(pieces) { Err(Self::refusal(by_device)) } else { Ok(()) }
+    }
+
+    /// The error for memory that would have to be copied.
+    #[cold]
+    pub fn refusal(by_device: &'static str) -> Error {
+        Error::wanted(
             Errno::EOPNOTSUPP,
-            "an access from or to a dma-buf of this end",
-            "one that both devices do alone: RDMA at either end, one piece, and a key that the peer's device knows",
+            "an operation from or to a dma-buf of this end",
+            by_device,
             "one that the processor would have to copy",
             "copy through memory of the host",
-        ))
+        )
     }
 }
 
