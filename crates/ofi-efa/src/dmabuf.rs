@@ -73,8 +73,12 @@ impl Dmabufs {
         }
         let all = self.all();
         let (&(begin, _), known) = all.iter().find(|(at, known)| contains(at.0, known.len, start, len))?;
-        let dmabuf = Dmabuf { fd: known.fd.as_fd(), offset: known.offset + (start - begin) as u64 };
-        Some(device.register_dmabuf(dmabuf, len, start as u64, access))
+        let (fd, offset) = (known.fd.try_clone(), known.offset + (start - begin) as u64);
+        drop(all); // a device may take long
+        let register = |fd: OwnedFd| {
+            device.register_dmabuf(Dmabuf { fd: fd.as_fd(), offset }, len, start as u64, access)
+        };
+        Some(fd.map_err(Error::from).and_then(register))
     }
 
     /// Refuses memory that would have to be copied.
