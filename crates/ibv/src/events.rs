@@ -63,8 +63,8 @@ pub enum AsyncEvent {
     SharedError(usize),
     /// A shared receive queue has fewer receives than the limit of [`crate::SharedReceiveQueue::alert_below`].
     SharedLimit(usize),
-    /// A queue pair in error uses the shared receive queue no more: it has returned the receives that it had taken. Only
-    /// who follows it ([`AsyncEvents::follow`]) is told.
+    /// A queue pair in error uses the shared receive queue no more: it has returned the receives that it had taken.
+    /// Only who follows it ([`AsyncEvents::follow`]) is told.
     LastReceive(u32),
     /// Any other event, by its number in `enum ibv_event_type`. Routine connection events are not reported.
     Other(i32),

@@ -15,18 +15,18 @@ type Task<K, R> = Box<dyn FnOnce() -> Option<(K, R)> + Send>;
 /// The tasks of one endpoint, each with a key. Dropping it drops the tasks that have not begun, and the result of the
 /// one that has; it does not wait.
 pub struct Background<K, R> {
-    shared: Arc<Shared<K, R>>,
+    shared: Arc<BackgroundShared<K, R>>,
     /// Number of results that were not taken yet, of begun tasks too.
     owed: usize,
 }
 
-struct Shared<K, R> {
-    state: Mutex<State<K, R>>,
+struct BackgroundShared<K, R> {
+    state: Mutex<BackgroundState<K, R>>,
     /// Readable while results wait.
     done_fd: OwnedFd,
 }
 
-struct State<K, R> {
+struct BackgroundState<K, R> {
     waiting: VecDeque<Task<K, R>>,
     done: Vec<(K, R)>,
     has_thread: bool,
@@ -39,8 +39,13 @@ impl<K: Send + 'static, R: Send + 'static> Background<K, R> {
     /// # Errors
     /// `FI_EMFILE`.
     pub fn new() -> Result<Self> {
-        let state = State { waiting: VecDeque::new(), done: Vec::new(), has_thread: false, is_closed: false };
-        let shared = Shared { state: Mutex::new(state), done_fd: sys::eventfd()? };
+        let state = BackgroundState {
+            waiting: VecDeque::new(),
+            done: Vec::new(),
+            has_thread: false,
+            is_closed: false,
+        };
+        let shared = BackgroundShared { state: Mutex::new(state), done_fd: sys::eventfd()? };
         Ok(Self { shared: Arc::new(shared), owed: 0 })
     }
 
@@ -96,8 +101,8 @@ impl<K: Send + 'static, R: Send + 'static> Background<K, R> {
     }
 }
 
-impl<K, R> Shared<K, R> {
-    fn state(&self) -> MutexGuard<'_, State<K, R>> {
+impl<K, R> BackgroundShared<K, R> {
+    fn state(&self) -> MutexGuard<'_, BackgroundState<K, R>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -162,8 +162,8 @@ pub struct Adapter {
 }
 
 impl Adapter {
-    /// Opens the queue pair, whose sends carry at most `inline` bytes inline, and posts receives. Writes with data consume
-    /// none if they are `unsolicited`. See [`Device::open`] for `rnr_retry`.
+    /// Opens the queue pair, whose sends carry at most `inline` bytes inline, and posts receives. Writes with data
+    /// consume none if they are `unsolicited`. See [`Device::open`] for `rnr_retry`.
     pub fn new(domain: &Domain, inline: usize, unsolicited: bool, rnr_retry: Option<u8>) -> Result<Self> {
         let device = &*domain.device;
         let limits = device.limits();

@@ -46,7 +46,7 @@ pub enum Route {
 }
 
 /// A route that was made, or was not, and the datagrams that waited for it.
-pub type Answer = (PeerId, Result<UdRoute>, Vec<Waiting>);
+pub type MadeRoute = (PeerId, Result<UdRoute>, Vec<Waiting>);
 
 /// The route to a peer. The first send begins to make it.
 enum RouteState {
@@ -255,14 +255,14 @@ impl Peers {
         }
     }
 
-    /// Processes the maker's answer. `None` if the peer was removed meanwhile, or its group was left, or if the route is
-    /// made again because another one was given up for it.
+    /// Processes the maker's answer. `None` if the peer was removed meanwhile, or its group was left, or if the route
+    /// is made again because another one was given up for it.
     pub fn made(
         &mut self,
         maker: &mut RouteMaker,
         making: Making,
         made: rc::Result<UdRoute>,
-    ) -> Option<Answer> {
+    ) -> Option<MadeRoute> {
         let peer = self.making.remove(&making.number);
         let is_wanted = |known: &Known| matches!(known.route, RouteState::Making(now, _) if now == making);
         let peer = peer.filter(|&peer| self.all.get(peer as usize).is_some_and(is_wanted));
@@ -285,7 +285,7 @@ impl Peers {
         self.answer(peer, made)
     }
 
-    fn answer(&mut self, peer: PeerId, made: rc::Result<UdRoute>) -> Option<Answer> {
+    fn answer(&mut self, peer: PeerId, made: rc::Result<UdRoute>) -> Option<MadeRoute> {
         let made = made.map_err(|error| failed(&error));
         let state = match &made {
             Ok(route) => RouteState::Made(UdRoute::clone(route)),
