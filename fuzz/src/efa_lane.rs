@@ -71,8 +71,17 @@ struct Stranger {
 
 impl Stranger {
     fn new(device: &Handle, two: &Two) -> Self {
-        let mut qp =
-            device.open(Sizes { sends: SENDS, receives: RECEIVES, inline: 32 }, None).expect("a queue pair");
+        let mut qp = device
+            .open(
+                Sizes {
+                    sends: SENDS,
+                    receives: RECEIVES,
+                    inline: 32,
+                    unsolicited: device.limits().unsolicited,
+                },
+                None,
+            )
+            .expect("a queue pair");
         let address = RawAddress { gid: device.gid(), qpn: qp.qpn(), connid: qp.qkey() };
         let to = [&two.a, &two.b].map(|side| {
             let peer = RawAddress::from_bytes(side.name().bytes()).expect("an address");

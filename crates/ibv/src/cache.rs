@@ -17,6 +17,8 @@
 //! operation's memory was mapped before, so each change that made room for it was published and is applied first.
 //! I4. Memory whose pages were dropped in place (`MADV_DONTNEED`) is not kept for [`EMPTIED_PAUSE`]: that change alone
 //! is reported before it happens, so pages that are registered meanwhile may be dropped later.
+//! I5. Memory is registered without the lock, because that may take long. Meanwhile the range is not removed: its
+//! removal waits, as do other threads that need the same registration.
 
 mod spans;
 #[cfg(test)]
@@ -24,7 +26,7 @@ mod tests;
 
 use std::ops::Range as Span;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, Once, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::monitor::{self, Change, Watch, page_size};
@@ -141,6 +143,8 @@ pub struct Cache<R> {
     watch: Option<Watched>,
     page: usize,
     state: Mutex<CacheState<R>>,
+    /// Signalled when a range was registered, or was not.
+    made: Condvar,
     /// As [`CacheState::next_change`], to read without the lock.
     applied: AtomicU64,
     removals: AtomicU64,
@@ -169,6 +173,7 @@ impl<R> Cache<R> {
             watch,
             page: page_size(),
             state: Mutex::new(state),
+            made: Condvar::new(),
             applied,
             removals: AtomicU64::new(0),
         }
@@ -176,6 +181,11 @@ impl<R> Cache<R> {
 
     fn state(&self) -> MutexGuard<'_, CacheState<R>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until a thread has registered a range.
+    fn wait<'a>(&self, state: MutexGuard<'a, CacheState<R>>) -> MutexGuard<'a, CacheState<R>> {
+        self.made.wait(state).unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Adds memory that stays in place until it is removed. Ranges may overlap.
@@ -194,6 +204,9 @@ impl<R> Cache<R> {
     /// Removes memory that may be freed or moved, with its cached registrations.
     pub fn remove(&self, id: RangeId) {
         let mut state = self.state();
+        while state.ranges.is_making(id, None) {
+            state = self.wait(state);
+        }
         self.removals.fetch_add(1, Ordering::Release);
         let removed = state.ranges.remove(id);
         drop(state); // before the removed registrations: deregistering takes a system call
@@ -308,27 +321,35 @@ impl<R> Cache<R> {
         mut make: impl FnMut(usize, usize, KeptAs) -> Result<R, E>,
     ) -> Result<Option<Kept<R>>, E> {
         let mut state = self.state();
-        let Some(id) = state.ranges.find(purpose, start, len) else { return Ok(None) };
-        let now = state.tick();
-        if let Some(kept) = state.ranges.touch(id, purpose, now) {
-            state.counts.hits += 1;
-            return Ok(Some(kept));
-        }
+        let (id, now) = loop {
+            let Some(id) = state.ranges.find(purpose, start, len) else { return Ok(None) };
+            let now = state.tick();
+            if let Some(kept) = state.ranges.touch(id, purpose, now) {
+                state.counts.hits += 1;
+                return Ok(Some(kept));
+            }
+            if !state.ranges.is_making(id, Some(purpose)) {
+                break (id, now);
+            }
+            state = self.wait(state);
+        };
         let bytes = state.ranges.len_of(id);
         if bytes > self.limits.bytes || self.limits.count == 0 {
             return Ok(None);
         }
-        // Under the lock, so that no other thread removes the range meanwhile, or registers it a second time.
-        let mut made = make(id.start, bytes, KeptAs::Range);
-        if made.as_ref().is_err_and(E::is_shortage) && !self.release(&mut state).is_empty() {
-            made = make(id.start, bytes, KeptAs::Range);
-        }
+        // No other thread removes the range meanwhile, or registers it a second time.
+        state.ranges.set_making(id, purpose, true);
+        drop(state);
+        let making = Making { cache: self, id, purpose };
+        let made = self.with_room(|| make(id.start, bytes, KeptAs::Range));
+        let mut state = self.state();
         let made = made.map(Arc::new).inspect_err(|_| state.ranges.refuse(id, purpose))?;
         state.counts.misses += 1;
         let gone = state.ranges.make_room(bytes, self.limits);
         state.counts.evictions += gone.len() as u64;
         state.ranges.keep(id, purpose, Arc::clone(&made), now);
         drop(state);
+        drop(making);
         drop(gone);
         Ok(Some((id.start..id.start + bytes, made)))
     }
@@ -373,14 +394,19 @@ impl<R> Cache<R> {
         if state.was_emptied(pages.clone()) || !watch.watch(&pages) {
             return None;
         }
+        let from = state.next_change;
+        drop(state);
         let Ok(made) = make(whole.start, whole.len(), KeptAs::Watched) else {
             watch.unwatch(&pages, None);
             return None;
         };
         let made = Arc::new(made);
-        state.counts.misses += 1;
         // The pages may have been replaced since they were watched.
-        let is_stable = self.settle(watch);
+        let is_settled = self.settle(watch);
+        let mut state = self.state();
+        state.counts.misses += 1;
+        // Other threads may have applied changes meanwhile, which apply does not see again.
+        let is_stable = is_settled && (state.next_change == from || is_unchanged(watch, from, &pages));
         if !self.apply(&mut state, watch, Some(&pages), &mut gone) || !is_stable {
             watch.unwatch(&pages, None);
             return Some(made); // for this operation, whose own memory does not change
@@ -425,7 +451,6 @@ impl<R> Cache<R> {
             return true;
         }
         let mut is_stable = true;
-        let overlap = |a: &Span<usize>, b: &Span<usize>| a.start < b.end && b.start < a.end;
         let from = state.next_change;
         let next = watch.changes(from, &mut |change| {
             is_stable &= !pages.is_some_and(|pages| overlap(pages, change.span()));
@@ -477,6 +502,31 @@ impl<R> Cache<R> {
         let (kept, bytes) =
             (state.ranges.kept + state.watched.kept, state.ranges.bytes + state.watched.bytes);
         CacheCounts { kept, bytes, ..state.counts }
+    }
+}
+
+fn overlap(a: &Span<usize>, b: &Span<usize>) -> bool {
+    a.start < b.end && b.start < a.end
+}
+
+/// Whether no change from number `from` on is of these pages.
+fn is_unchanged(watch: &dyn Watch, from: u64, pages: &Span<usize>) -> bool {
+    let mut is_stable = true;
+    let next = watch.changes(from, &mut |change| is_stable &= !overlap(pages, change.span()));
+    is_stable && next.is_some()
+}
+
+/// The registration of a range by one thread, until this is dropped.
+struct Making<'a, R> {
+    cache: &'a Cache<R>,
+    id: RangeId,
+    purpose: Purpose,
+}
+
+impl<R> Drop for Making<'_, R> {
+    fn drop(&mut self) {
+        self.cache.state().ranges.set_making(self.id, self.purpose, false);
+        self.cache.made.notify_all();
     }
 }
 

@@ -9,7 +9,7 @@
 //!   acknowledged, so an object whose event was read exists until then.
 //! - The loss of a device is remembered, and also reported to each [`AsyncEvents`] created later.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::mem::zeroed;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -63,6 +63,9 @@ pub enum AsyncEvent {
     SharedError(usize),
     /// A shared receive queue has fewer receives than the limit of [`crate::SharedReceiveQueue::alert_below`].
     SharedLimit(usize),
+    /// A queue pair in error uses the shared receive queue no more: it has returned the receives that it had taken.
+    /// Only who follows it ([`AsyncEvents::follow`]) is told.
+    LastReceive(u32),
     /// Any other event, by its number in `enum ibv_event_type`. Routine connection events are not reported.
     Other(i32),
 }
@@ -131,6 +134,7 @@ impl AsyncEvent {
             IBV_EVENT_CQ_ERR => Self::QueueError(queue()),
             IBV_EVENT_SRQ_ERR => Self::SharedError(queue()),
             IBV_EVENT_SRQ_LIMIT_REACHED => Self::SharedLimit(queue()),
+            IBV_EVENT_QP_LAST_WQE_REACHED => Self::LastReceive(qp()),
             other => Self::Other(other),
         }
     }
@@ -138,10 +142,7 @@ impl AsyncEvent {
     /// Whether the event is reported. The excluded events are raised whenever a connection starts or ends, which
     /// rdma_cm reports too.
     const fn is_news(self) -> bool {
-        !matches!(
-            self,
-            Self::Other(IBV_EVENT_COMM_EST | IBV_EVENT_SQ_DRAINED | IBV_EVENT_QP_LAST_WQE_REACHED)
-        )
+        !matches!(self, Self::Other(IBV_EVENT_COMM_EST | IBV_EVENT_SQ_DRAINED))
     }
 
     const fn is_failure(self) -> bool {
@@ -150,9 +151,12 @@ impl AsyncEvent {
 }
 
 /// The events that are queued for one [`AsyncEvents`].
+#[derive(Default)]
 struct Waiting {
     events: VecDeque<AsyncEvent>,
     lost: u64,
+    /// Queue pairs whose [`AsyncEvent::LastReceive`] is wanted.
+    followed: BTreeSet<u32>,
 }
 
 /// The hub's part of an [`AsyncEvents`].
@@ -169,6 +173,9 @@ impl Watcher {
 
     fn put(&self, event: AsyncEvent) {
         let mut waiting = self.waiting();
+        if !waiting.wants(event) {
+            return;
+        }
         waiting.put(event);
         // SAFETY: a word to write; an eventfd that does not block.
         unsafe { libc::write(self.fd.as_raw_fd(), (&raw const ONE).cast(), size_of::<u64>()) };
@@ -178,6 +185,13 @@ impl Watcher {
 static ONE: u64 = 1;
 
 impl Waiting {
+    fn wants(&mut self, event: AsyncEvent) -> bool {
+        match event {
+            AsyncEvent::LastReceive(qp) => self.followed.remove(&qp),
+            _ => true,
+        }
+    }
+
     /// Adds an event. A full queue drops the oldest event that is not a failure, else the oldest failure, but never the
     /// loss of the device.
     fn put(&mut self, event: AsyncEvent) {
@@ -292,7 +306,7 @@ impl AsyncEvents {
         }
         // SAFETY: a descriptor that was just made, and that nothing else owns.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-        let waiting = Mutex::new(Waiting { events: VecDeque::new(), lost: 0 });
+        let waiting = Mutex::default();
         let watcher = Arc::new(Watcher { waiting, fd });
         let _ = hub.read(); // earlier events go to the existing watchers only
         let mut watchers = hub.watchers();
@@ -330,6 +344,16 @@ impl AsyncEvents {
             unsafe { libc::read(self.watcher.fd.as_raw_fd(), (&raw mut count).cast(), size_of::<u64>()) };
         }
         Ok(event)
+    }
+
+    /// Reports the next [`AsyncEvent::LastReceive`] of a queue pair. With `false`, no longer.
+    pub fn follow(&self, qp: u32, follow: bool) {
+        let followed = &mut self.watcher.waiting().followed;
+        if follow {
+            followed.insert(qp)
+        } else {
+            followed.remove(&qp)
+        };
     }
 
     /// Number of events that were dropped because too many were queued.
@@ -374,7 +398,7 @@ mod tests {
             (13, of_port, AsyncEvent::ManagerChanged(2)),
             (14, of_queue, AsyncEvent::SharedError(0x40)),
             (15, of_queue, AsyncEvent::SharedLimit(0x40)),
-            (16, of_pair, AsyncEvent::Other(16)),
+            (16, of_pair, AsyncEvent::LastReceive(17)),
             (17, of_port, AsyncEvent::ClientReregister(2)),
             (18, of_port, AsyncEvent::GidsChanged(2)),
             (99, of_port, AsyncEvent::Other(99)),
@@ -390,7 +414,7 @@ mod tests {
 
     #[test]
     fn of_too_many_events_failures_stay_longest_and_the_device_s_end_for_ever() {
-        let mut waiting = Waiting { events: VecDeque::new(), lost: 0 };
+        let mut waiting = Waiting::default();
         waiting.put(AsyncEvent::DeviceFatal);
         waiting.put(AsyncEvent::QueueError(1));
         for port in 0..MAX_QUEUED_EVENTS {
@@ -406,7 +430,16 @@ mod tests {
         assert_eq!(waiting.events.len(), MAX_QUEUED_EVENTS);
         assert_eq!(waiting.events[0], AsyncEvent::DeviceFatal);
         assert_eq!(waiting.events[1], AsyncEvent::PairFatal(MAX_QUEUED_EVENTS as u32 + 1 - failures));
-        let news = [4, 5, 16, 99].map(|kind| AsyncEvent::Other(kind).is_news());
-        assert_eq!(news, [false, false, false, true]);
+        let news = [4, 5, 99].map(|kind| AsyncEvent::Other(kind).is_news());
+        assert_eq!(news, [false, false, true]);
+    }
+
+    #[test]
+    fn the_last_receive_of_a_queue_pair_is_told_once_to_who_follows_it() {
+        let mut waiting = Waiting::default();
+        waiting.followed.extend([7, 8]);
+        let wants = [6, 7, 7, 8].map(|qp| waiting.wants(AsyncEvent::LastReceive(qp)));
+        assert_eq!(wants, [false, true, false, true]);
+        assert!(waiting.wants(AsyncEvent::PairFatal(6)));
     }
 }

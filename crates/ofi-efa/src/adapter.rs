@@ -162,9 +162,9 @@ pub struct Adapter {
 }
 
 impl Adapter {
-    /// Opens the queue pair, whose sends carry at most `inline` bytes inline, and posts receives. See [`Device::open`]
-    /// for `rnr_retry`.
-    pub fn new(domain: &Domain, inline: usize, rnr_retry: Option<u8>) -> Result<Self> {
+    /// Opens the queue pair, whose sends carry at most `inline` bytes inline, and posts receives. Writes with data
+    /// consume none if they are `unsolicited`. See [`Device::open`] for `rnr_retry`.
+    pub fn new(domain: &Domain, inline: usize, unsolicited: bool, rnr_retry: Option<u8>) -> Result<Self> {
         let device = &*domain.device;
         let limits = device.limits();
         let inline = inline.min(limits.inline_long);
@@ -172,7 +172,7 @@ impl Adapter {
         let (sends, room) = shares(limits.sends_of(inline), settings::TX_SIZE.get());
         let sending = Slab::new(domain, sends, limits.mtu)?;
         let receiving = Slab::new(domain, receives, limits.mtu)?;
-        let qp = device.open(Sizes { sends: sends + room, receives, inline }, rnr_retry)?;
+        let qp = device.open(Sizes { sends: sends + room, receives, inline, unsolicited }, rnr_retry)?;
         let address = RawAddress { gid: device.gid(), qpn: qp.qpn(), connid: qp.qkey() };
         tracing::info!(
             target: "ofi::efa::ep_ctrl",

@@ -67,7 +67,9 @@ impl EfaEndpoint {
         let limits = domain.transport.device.limits();
         // Long requests take twice the device's memory, so they are used only if the application asks for them.
         let inline = if direct { limits.inline.max(info.tx_attr.inject_size) } else { limits.inline };
-        let adapter = Adapter::new(&domain.transport, inline, options.device_retries(direct))?;
+        let rdma = Rdma::of(&limits, options);
+        let retries = options.device_retries(direct);
+        let adapter = Adapter::new(&domain.transport, inline, rdma.unsolicited, retries)?;
         let (timer, waits) = (Timer::new()?, WaitSet::new()?);
         waits.add(timer.fd())?;
         if let Some(fd) = adapter.fd() {
@@ -80,7 +82,7 @@ impl EfaEndpoint {
             domain: Arc::clone(domain),
             caps: info.caps,
             meets_bare: crate::bare::meets(info.caps, options, adapter.mtu),
-            rdma: Rdma::of(&limits, options),
+            rdma,
             direct,
             gives_up: direct && options.gives_up(),
             adapter,

@@ -20,6 +20,8 @@ pub struct Options {
     pub rnr_retry: Option<u8>,
     /// Whether the device must not access peers' memory.
     pub no_rdma: bool,
+    /// Whether writes with data consume receives, on demand.
+    pub solicited: bool,
     /// Longest untagged message in bytes.
     pub longest: Option<usize>,
 }
@@ -42,6 +44,7 @@ impl Options {
         match option {
             EpOption::EfaRnrRetry => self.rnr_retry = u8::try_from(value).ok(),
             EpOption::EfaUseDeviceRdma => self.no_rdma = value == 0,
+            EpOption::EfaUseUnsolicitedWriteRecv => self.solicited = value == 0,
             EpOption::MaxMsgSize => self.longest = Some(value),
             _ => {}
         }
@@ -68,10 +71,15 @@ impl Rdma {
         Self {
             read: on && limits.read,
             write: on && limits.write,
-            unsolicited: on && limits.unsolicited,
+            unsolicited: on && is_unsolicited(limits) && !options.solicited,
             longest: limits.rdma.clamp(1, MAX_REQUEST_LEN),
         }
     }
+}
+
+/// Whether the device can receive writes with data without a receive for each, and the user lets it.
+fn is_unsolicited(limits: &DeviceLimits) -> bool {
+    limits.unsolicited && settings::USE_UNSOLICITED_WRITE_RECV.get()
 }
 
 fn is_direct(info: &Info) -> bool {
@@ -119,10 +127,13 @@ pub fn check(domain: &Domain, info: &Info, option: EpOption, value: usize) -> Re
         EpOption::EfaSendrecvInOrder | EpOption::EfaWriteInOrder if on => {
             (Errno::EOPNOTSUPP, "false: the provider does not guarantee an order within 128 bytes")
         }
-        EpOption::EfaUseUnsolicitedWriteRecv if on != limits.unsolicited => (
+        EpOption::EfaUseUnsolicitedWriteRecv if on && !is_unsolicited(&limits) => (
             Errno::EOPNOTSUPP,
-            "the device's own value: the device decides whether writes with data consume receives",
+            "false: writes with data consume receives of the device, or FI_EFA_USE_UNSOLICITED_WRITE_RECV demands it",
         ),
+        EpOption::EfaUseUnsolicitedWriteRecv if !on && is_direct(info) && is_unsolicited(&limits) => {
+            (Errno::EOPNOTSUPP, "true: on fabric efa-direct writes with data consume no receives")
+        }
         _ => return Ok(()),
     };
     let advice = "leave the option as it is";

@@ -7,7 +7,7 @@ pub static RX_SIZE: Setting<usize> = Setting::new(
     "efa",
     "rx_size",
     1024,
-    "Receive buffers of one packet (8 to 9 KiB) that an endpoint keeps posted; its peers share them. On fabric efa also the `rx_attr.size` that is granted",
+    "Receive buffers of one packet (8 to 9 KiB) that all peers share. On fabric efa also the `rx_attr.size` that is granted",
 )
 .range(1, 1 << 15);
 
@@ -16,7 +16,7 @@ pub static TX_SIZE: Setting<usize> = Setting::new(
     "efa",
     "tx_size",
     256,
-    "Packets that an endpoint may have in flight, to all peers together. A peer with half as many in flight as are free gets FI_EAGAIN until some have arrived. On fabric efa, if it is set, also the granted `tx_attr.size`",
+    "Packets in flight to all peers together. A peer with half as many in flight as are free gets FI_EAGAIN until some have arrived. On fabric efa, if it is set, also the granted `tx_attr.size`",
 )
 .range(16, 1 << 15);
 
@@ -70,7 +70,7 @@ pub static RUNT_SIZE: Setting<usize> = Setting::new(
     "efa",
     "runt_size",
     0,
-    "Bytes in flight to each peer that an endpoint sends ahead in packets when the receiver's device reads the message (0: none, as C libfabric does for host memory)",
+    "Bytes in flight to each peer that an endpoint sends ahead in packets when the receiver's device reads the message (0: none, as in C)",
 )
 .range(0, 16 << 20);
 
@@ -81,6 +81,10 @@ pub static USE_DEVICE_RDMA: Setting<bool> = Setting::new(
     true,
     "Let devices read and write peers' memory; otherwise the owner's process executes each access",
 );
+
+/// Whether writes with data consume no receives of the device.
+pub static USE_UNSOLICITED_WRITE_RECV: Setting<bool> =
+    Setting::new("efa", "use_unsolicited_write_recv", true, "Let writes with data consume no receives");
 
 /// Whether peers of this host are reached over shared memory.
 pub static ENABLE_SHM_TRANSFER: Setting<bool> = Setting::new(
@@ -147,6 +151,7 @@ pub static SETTINGS: &[&dyn AnySetting] = &[
     &MIN_READ_MESSAGE,
     &RUNT_SIZE,
     &USE_DEVICE_RDMA,
+    &USE_UNSOLICITED_WRITE_RECV,
     &ENABLE_SHM_TRANSFER,
     &FORK_SAFE,
     &MR_CACHE_MAX_COUNT,

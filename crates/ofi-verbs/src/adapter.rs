@@ -28,6 +28,8 @@ const REQUESTS: usize = 96;
 const ALL_REQUESTS: usize = 4096;
 /// Maximum bytes of an inline request, if the device allows it: enough for a record of 64 bytes with its header.
 const INLINE: usize = 128;
+/// Maximum number of receives that an endpoint posts on its own account as its peers become more.
+const MAX_RECEIVES: usize = 4096;
 /// Marks receives in request ids. Other ids are [`SlotId`]s, whose high half is a generation of any value, so the mark
 /// is the highest bit of the index, which no table reaches.
 pub const RECEIVE: u64 = 1 << 31;
@@ -158,13 +160,17 @@ pub struct Adapter {
     pub watch: Watch,
     /// A word that peers read after their writes: when the read ends, the writes are in memory.
     witness: Witness,
-    /// Number of slots of [`Adapter::receiving`].
+    /// Number of slots for incoming records: at first, now and at most.
+    first: usize,
     receives: usize,
+    capacity: usize,
     free: Vec<u32>,
     /// Number of slots that quiet requests use.
     quiet: usize,
     sending: Slab,
     receiving: Slab,
+    /// Further slots for incoming records, each of as many as at first, but for the last one.
+    more: Vec<Slab>,
 }
 
 impl Adapter {
@@ -173,45 +179,85 @@ impl Adapter {
         let device = &*domain.device;
         let failed = |error: ibv::Error| failed(&error);
         let limits = device.limits().map_err(failed)?;
-        let sizes = sizes(limits, settings::RX_SLOTS.get());
-        let receives = sizes.receives;
+        let first = settings::RX_SLOTS.get();
+        let sizes = sizes(limits, first.max(MAX_RECEIVES));
+        let (capacity, first) = (sizes.receives, first.min(sizes.receives));
         let mut queues = device.open(sizes).map_err(failed)?;
         let address = queues.listen(wanted).map_err(failed)?;
         let watch = Watch::new(device, &[queues.event_fd()])?;
         let waiter = Waiter::new(&[&[queues.fd()], watch.fds()].concat())?;
         let (sending, receiving) =
-            (Slab::new(domain, SEND_SLOTS + 1, SLOT)?, Slab::new(domain, receives, SLOT)?);
+            (Slab::new(domain, SEND_SLOTS + 1, SLOT)?, Slab::new(domain, first, SLOT)?);
         let free = (0..SEND_SLOTS as u32).collect();
         let adapter = Self {
             queues,
             posted: Slots::default(),
             requests: sizes.requests,
             connections: settings::MAX_CONNECTIONS.get().min(limits.connections),
-            most: (sizes.completions - receives) / 2,
+            most: (sizes.completions - capacity) / 2,
             silent: 0,
             address,
             reads: 0,
             waiter,
             watch,
             witness: Witness::new(domain)?,
-            receives,
+            first,
+            receives: first,
+            capacity,
             free,
             quiet: 0,
             sending,
             receiving,
+            more: Vec::new(),
         };
-        for slot in 0..receives as u32 {
+        for slot in 0..first as u32 {
             adapter.receive(slot);
         }
         Ok(adapter)
     }
 
+    /// Registers and posts receives until there are `wanted`, the credits of all peers, if there may be as many.
+    /// Otherwise peers wait for each other's receives.
+    #[cold]
+    pub fn provide(&mut self, domain: &Domain, wanted: usize) {
+        while self.receives < wanted.min(self.capacity) {
+            let count = self.first.min(self.capacity - self.receives);
+            let slab = match Slab::new(domain, count, SLOT) {
+                Ok(slab) => slab,
+                Err(error) => {
+                    tracing::info!(
+                        target: "ofi::verbs::ep_data", %error, receives = self.receives, wanted,
+                        "no more receives can be registered: peers share those that there are"
+                    );
+                    self.capacity = self.receives;
+                    return;
+                }
+            };
+            self.more.push(slab);
+            let slots = self.receives..self.receives + count;
+            self.receives = slots.end;
+            slots.for_each(|slot| self.receive(slot as u32));
+        }
+    }
+
+    /// The slab of a slot for incoming records, and the slot's number there.
+    #[inline]
+    fn incoming(&self, slot: u32) -> (&Slab, u32) {
+        if (slot as usize) < self.first { (&self.receiving, slot) } else { self.incoming_more(slot) }
+    }
+
+    #[cold]
+    fn incoming_more(&self, slot: u32) -> (&Slab, u32) {
+        let beyond = slot as usize - self.first;
+        (&self.more[beyond / self.first], (beyond % self.first) as u32)
+    }
+
     /// Posts a receive into a slot.
     pub fn receive(&self, slot: u32) {
+        let (slab, at) = self.incoming(slot);
         // SAFETY: the slot's record has been taken, so that the device owns the slot again; the slab is dropped after
         // the queue.
-        let posted =
-            unsafe { self.queues.receive(RECEIVE | u64::from(slot), self.receiving.segment(slot, SLOT)) };
+        let posted = unsafe { self.queues.receive(RECEIVE | u64::from(slot), slab.segment(at, SLOT)) };
         if let Err(error) = posted {
             tracing::warn!(target: "ofi::verbs::ep_data", %error, "a receive is lost");
         }
@@ -281,9 +327,10 @@ impl Adapter {
     /// A record that has arrived. It is not copied, to save time; the device no longer writes to it.
     pub fn record(&self, slot: u32, at: usize, len: usize) -> &[u8] {
         let at = at.min(SLOT);
+        let (slab, slot) = self.incoming(slot);
         // SAFETY: this process owns the slot from the receive's completion until it is posted again, and no code writes
         // to it meanwhile.
-        unsafe { std::slice::from_raw_parts(self.receiving.at(slot).wrapping_add(at), len.min(SLOT - at)) }
+        unsafe { std::slice::from_raw_parts(slab.at(slot).wrapping_add(at), len.min(SLOT - at)) }
     }
 
     /// Classifies an entry of the completion queue.

@@ -9,6 +9,7 @@ use std::time::Instant;
 
 use ofi_api::{Result, Statistic};
 use ofi_core::sys::wait_readable;
+use rustc_hash::FxHashSet;
 
 use crate::errors::failed;
 use crate::rc::{AsyncEvent, Device, Events};
@@ -34,6 +35,8 @@ pub struct Watch {
     port_errors: u64,
     port_active: u64,
     others: u64,
+    /// Followed queue pairs that have returned their receives.
+    drained: FxHashSet<u32>,
     /// Failures of this endpoint's queue pairs and queues, and of the device.
     pub failures: u64,
 }
@@ -46,7 +49,15 @@ impl Watch {
     pub fn new(device: &dyn Device, others: &[RawFd]) -> Result<Self> {
         let events = device.events().map_err(|error| failed(&error))?;
         let fds = [&events.fds()[..], others].concat();
-        Ok(Self { events, fds, port_errors: 0, port_active: 0, others: 0, failures: 0 })
+        Ok(Self {
+            events,
+            fds,
+            port_errors: 0,
+            port_active: 0,
+            others: 0,
+            drained: FxHashSet::default(),
+            failures: 0,
+        })
     }
 
     /// The descriptors, of which at least one is readable while events are queued.
@@ -57,6 +68,23 @@ impl Watch {
     /// Whether one of them is readable.
     pub fn is_ready(&self) -> bool {
         wait_readable(&self.fds, Some(Instant::now()))
+    }
+
+    /// Notes from now on when a queue pair has returned the receives that it took from a shared queue.
+    pub fn follow(&mut self, qp: u32) {
+        self.drained.remove(&qp); // an earlier one of this number
+        self.events.follow(qp, true);
+    }
+
+    /// Forgets a queue pair.
+    pub fn unfollow(&mut self, qp: u32) {
+        self.events.follow(qp, false);
+        self.drained.remove(&qp);
+    }
+
+    /// Whether a followed queue pair has returned its receives.
+    pub fn has_drained(&self, qp: u32) -> bool {
+        self.drained.contains(&qp)
     }
 
     /// Stops watching a lost device and its `queue`: descriptors that stay readable would keep waking threads.
@@ -85,6 +113,7 @@ impl Watch {
                     self.port_active += 1;
                     tracing::info!(target: "ofi::verbs::domain", port, "the port is up");
                 }
+                AsyncEvent::LastReceive(qp) => _ = self.drained.insert(qp),
                 AsyncEvent::DeviceFatal => return Some(Failed::Device),
                 event => {
                     if let Some(qp) = event.failed_pair() {

@@ -196,7 +196,7 @@ pub static RX_SLOTS: Setting<usize> = Setting::new(
     "verbs",
     "rx_slots",
     512,
-    "Receive slots of 8.5 KiB that an endpoint keeps posted; its peers share them by credits",
+    "Receive slots of 8.5 KiB that an endpoint posts at first; more follow its peers' credits",
 )
 .range(64, 1 << 15);
 

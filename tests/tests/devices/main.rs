@@ -20,7 +20,7 @@ mod verbs_many;
 mod verbs_model;
 mod verbs_simulated;
 
-use efa::options::sized as efa_sized;
+use efa::options::{sized as efa_sized, unsolicited};
 use efa_death::victim;
 use efa_losses::flaky;
 use verbs_datagrams::joins::unanswered;
@@ -32,6 +32,22 @@ use verbs_simulated::settings::{refused, sized};
 use verbs_simulated::timers::{timed, unusable};
 
 ofi_testkit::roles!(
-    asks, efa_sized, finds, flaky, holds, hub, refused, room, served, server, serves, sized, timed,
-    unanswered, unusable, victim, waited,
+    asks,
+    efa_sized,
+    finds,
+    flaky,
+    holds,
+    hub,
+    refused,
+    room,
+    served,
+    server,
+    serves,
+    sized,
+    timed,
+    unanswered,
+    unsolicited,
+    unusable,
+    victim,
+    waited,
 );

@@ -29,6 +29,8 @@ mod logs;
 mod native;
 #[path = "../../verbs/raw.rs"]
 mod raw;
+#[path = "../../verbs/receives.rs"]
+mod receives;
 #[path = "../../verbs/room.rs"]
 pub mod room;
 #[path = "../../verbs/safe.rs"]

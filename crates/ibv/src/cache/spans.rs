@@ -27,6 +27,8 @@ struct Range<R> {
     made: Registrations<R>,
     /// Whether registering the range has failed, by [`Purpose`]. It is not tried again.
     refused: [bool; 2],
+    /// Whether a thread is registering the range, by [`Purpose`].
+    making: [bool; 2],
     /// Whether not all peers may access the range.
     is_guarded: bool,
 }
@@ -72,7 +74,10 @@ impl<R> Spans<R> {
         let id = RangeId { start, number: self.next };
         self.next += 1;
         self.longest = self.longest.max(len);
-        self.all.insert(id, Range { len, made: [None, None], refused: [false; 2], is_guarded });
+        self.all.insert(
+            id,
+            Range { len, made: [None, None], refused: [false; 2], making: [false; 2], is_guarded },
+        );
         id
     }
 
@@ -150,6 +155,19 @@ impl<R> Spans<R> {
         let registration = range.made[purpose as usize].as_mut()?;
         registration.used = now;
         Some((span, Arc::clone(&registration.made)))
+    }
+
+    /// Whether a thread is registering a range, for this purpose or, with `None`, for any.
+    pub fn is_making(&self, id: RangeId, purpose: Option<Purpose>) -> bool {
+        let making = self.all.get(&id).map_or([false; 2], |range| range.making);
+        purpose.map_or(making != [false; 2], |purpose| making[purpose as usize])
+    }
+
+    /// Records whether a thread is registering a range.
+    pub fn set_making(&mut self, id: RangeId, purpose: Purpose, making: bool) {
+        if let Some(range) = self.all.get_mut(&id) {
+            range.making[purpose as usize] = making;
+        }
     }
 
     pub fn refuse(&mut self, id: RangeId, purpose: Purpose) {

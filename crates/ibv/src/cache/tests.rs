@@ -1,6 +1,8 @@
 use super::*;
 use proptest::prelude::*;
 use std::collections::BTreeSet;
+use std::sync::atomic::AtomicBool;
+use std::sync::mpsc::channel;
 
 /// A registration that records its memory.
 fn whole(start: usize, len: usize, _: KeptAs) -> Result<(usize, usize), &'static str> {
@@ -145,6 +147,89 @@ fn watching<R>(pages: usize, limits: CacheLimits) -> Cache<R> {
     let mut cache = Cache::with(limits, Some((kernel, limits)));
     cache.page = PAGE;
     cache
+}
+
+/// A device may take seconds to register gigabytes.
+#[test]
+fn other_memory_is_registered_meanwhile_and_the_range_stays() {
+    let cache = Cache::new(CacheLimits { count: 4, bytes: 1 << 20 });
+    let (id, _) = (cache.add(1000, 500), cache.add(4000, 500));
+    let (begun, begins) = channel::<()>();
+    let (release, held) = channel::<()>();
+    let removed = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let (cache, removed) = (&cache, &removed);
+        let slow = scope.spawn(move || {
+            cache.get(LOCAL, 1100, 50, |start, len, _| {
+                begun.send(()).unwrap();
+                held.recv_timeout(Duration::from_secs(10)).expect("others waited for this registration");
+                assert!(!removed.load(Ordering::SeqCst), "the range was removed meanwhile");
+                Ok::<_, &str>((start, len))
+            })
+        });
+        begins.recv_timeout(Duration::from_secs(10)).unwrap();
+        assert_eq!(*cache.get(LOCAL, 4100, 50, whole).unwrap(), (4000, 500));
+        assert_eq!(*cache.get(LOCAL, 9000, 50, whole).unwrap(), (9000, 50));
+        assert_eq!(*cache.get(Purpose::Exposed, 1100, 50, whole).unwrap(), (1000, 500), "for others");
+        let same = scope.spawn(|| cache.get(LOCAL, 1200, 50, whole).unwrap());
+        let remover = scope.spawn(|| {
+            cache.remove(id);
+            removed.store(true, Ordering::SeqCst);
+        });
+        std::thread::sleep(Duration::from_millis(50));
+        assert!(!same.is_finished() && !remover.is_finished());
+        release.send(()).unwrap();
+        assert_eq!(*slow.join().unwrap().unwrap(), (1000, 500));
+        remover.join().unwrap();
+        // Either before the removal, by the shared registration, or after it, by one of its own.
+        assert!([(1000, 500), (1200, 50)].contains(&*same.join().unwrap()));
+    });
+    assert_eq!(cache.counts().kept, 1);
+}
+
+#[test]
+fn a_range_that_could_not_be_registered_is_not_waited_for() {
+    let cache = Cache::new(CacheLimits { count: 4, bytes: 1 << 20 });
+    let id = cache.add(1000, 500);
+    let (begun, begins) = channel::<()>();
+    std::thread::scope(|scope| {
+        let cache = &cache;
+        let refused = scope.spawn(move || {
+            cache.get_range(LOCAL, 1100, 50, |_, _, _| {
+                begun.send(()).unwrap();
+                std::thread::sleep(Duration::from_millis(50));
+                Err::<(usize, usize), _>("no")
+            })
+        });
+        begins.recv_timeout(Duration::from_secs(10)).unwrap();
+        assert_eq!(*cache.get(LOCAL, 1100, 50, whole).unwrap(), (1100, 50), "for one operation");
+        assert_eq!(refused.join().unwrap(), Err("no"));
+    });
+    cache.remove(id);
+}
+
+/// Another thread applies the change of the memory that is being registered.
+#[test]
+fn what_changes_while_it_is_registered_is_not_kept() {
+    let process = Process { generations: vec![0; PAGES], watched: vec![false; PAGES], ..Process::default() };
+    let kernel: &'static Kernel = Box::leak(Box::new(Kernel(Mutex::new(process))));
+    let limits = CacheLimits { count: 4, bytes: 1 << 20 };
+    let mut cache = Cache::with(limits, Some((kernel, limits)));
+    cache.page = PAGE;
+    let made = cache.get(LOCAL, PAGE, PAGE, |start, len, _| {
+        let mut process = kernel.process();
+        process.replace(1..2);
+        let unread = std::mem::take(&mut process.unread);
+        process.published.extend(unread);
+        drop(process);
+        cache.get(LOCAL, 4 * PAGE, PAGE, whole).unwrap();
+        Ok::<_, &str>((start, len))
+    });
+    assert_eq!(*made.unwrap(), (PAGE, PAGE));
+    assert_eq!(cache.counts().kept, 1, "only the other memory");
+    assert_eq!(*cache.get(LOCAL, PAGE, PAGE, whole).unwrap(), (PAGE, PAGE));
+    assert_eq!(cache.counts().kept, 2);
+    assert_eq!(kernel.process().watches.len(), 2);
 }
 
 /// Chunks of malloc share a page with their neighbours.

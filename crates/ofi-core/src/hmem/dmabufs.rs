@@ -7,14 +7,14 @@
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ofi_api::{Dmabuf, Errno, Error, Piece, Result};
 
 /// One dma-buf, and the number of registrations of it.
 struct Known {
     len: usize,
-    fd: OwnedFd,
+    fd: Arc<OwnedFd>,
     /// The offset of the first byte behind the descriptor.
     offset: u64,
     uses: usize,
@@ -38,7 +38,7 @@ impl Dmabufs {
     /// # Errors
     /// The descriptor cannot be copied.
     pub fn add(&self, dmabuf: Dmabuf<'_>, start: usize, len: usize) -> Result<()> {
-        let fd = dmabuf.fd.try_clone_to_owned()?;
+        let fd = Arc::new(dmabuf.fd.try_clone_to_owned()?);
         let mut all = self.all();
         let fresh = Known { len, fd, offset: dmabuf.offset, uses: 0 };
         all.entry((start, len)).or_insert(fresh).uses += 1;
@@ -64,7 +64,9 @@ impl Dmabufs {
         }
         let all = self.all();
         let (&(begin, _), known) = all.iter().find(|(at, known)| contains(at.0, known.len, start, len))?;
-        Some(register(Dmabuf { fd: known.fd.as_fd(), offset: known.offset + (start - begin) as u64 }))
+        let (fd, offset) = (Arc::clone(&known.fd), known.offset + (start - begin) as u64);
+        drop(all); // a device may take long
+        Some(register(Dmabuf { fd: fd.as_fd(), offset }))
     }
 
     /// Whether there has ever been one.

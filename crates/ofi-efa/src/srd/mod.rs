@@ -58,6 +58,8 @@ pub struct Sizes {
     pub receives: usize,
     /// Maximum bytes that a send carries inline.
     pub inline: usize,
+    /// Whether writes with data consume no receives.
+    pub unsolicited: bool,
 }
 
 /// Registered memory of this process.

@@ -191,7 +191,7 @@ unsafe impl Device for System {
     }
 
     fn open(&self, sizes: Sizes, rnr_retry: Option<u8>) -> Result<Box<dyn QueuePair>> {
-        let Sizes { sends, receives, inline } = sizes;
+        let Sizes { sends, receives, inline, unsolicited } = sizes;
         let failed = |error: ibv::Error| failed(&error);
         let context = self.pd.context();
         // Writes with data arrive without receives.
@@ -219,7 +219,7 @@ unsafe impl Device for System {
             send_pieces: 1,
             receive_pieces: 1,
             inline: inline as u32,
-            unsolicited: self.limits.unsolicited,
+            unsolicited,
             service_level: 0,
         };
         let qp = SrdQueuePair::new(attr).map_err(failed)?;

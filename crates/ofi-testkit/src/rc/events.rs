@@ -1,6 +1,6 @@
 //! Asynchronous events of the simulated device, which tests cause.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
@@ -17,10 +17,17 @@ pub struct Watcher {
     waiting: VecDeque<AsyncEvent>,
     /// Readable while there are any.
     fd: OwnedFd,
+    /// Queue pairs whose last receive is told.
+    followed: BTreeSet<u32>,
 }
 
 impl Watcher {
     fn put(&mut self, event: AsyncEvent) {
+        if let AsyncEvent::LastReceive(qp) = event
+            && !self.followed.remove(&qp)
+        {
+            return;
+        }
         self.waiting.push_back(event);
         sys::signal_eventfd(&self.fd);
     }
@@ -45,7 +52,7 @@ impl Watching {
         let fd = sys::eventfd().map_err(|_| error("eventfd", libc::EMFILE))?;
         let raw = fd.as_raw_fd();
         let mut fabric = device.lock();
-        let mut watcher = Watcher { waiting: VecDeque::new(), fd };
+        let mut watcher = Watcher { waiting: VecDeque::new(), fd, followed: BTreeSet::new() };
         if fabric.removed {
             watcher.put(AsyncEvent::DeviceFatal);
         }
@@ -69,6 +76,16 @@ impl Events for Watching {
 
     fn fds(&self) -> Vec<RawFd> {
         vec![self.fd]
+    }
+
+    fn follow(&self, qp: u32, follow: bool) {
+        if let Some(watcher) = self.device.lock().watchers.get_mut(&self.number) {
+            if follow {
+                watcher.followed.insert(qp)
+            } else {
+                watcher.followed.remove(&qp)
+            };
+        }
     }
 }
 

@@ -47,6 +47,8 @@ pub struct Plan {
     pub lost: u64,
     /// Address handles that the device holds for a queue pair.
     pub routes: usize,
+    /// Whether the device takes long to make an address handle ([`SimulatedDevice::hold_routes`]).
+    pub slow_routes: bool,
     /// The maximum number of bytes of inline data.
     pub inline: usize,
     /// Queue pairs that the device claims to support. It accepts more: endpoints need not fail without.
@@ -61,6 +63,11 @@ pub struct Plan {
     pub untimed: bool,
     /// Whether destroying a queue pair removes its entries from the completion queue, as with some drivers.
     pub cleans: bool,
+    /// Steps after which the receive of a message in flight is returned if its queue pair fails; every failing one has
+    /// such a message. 0: at once, and only some have one.
+    pub late_flush: u64,
+    /// Whether the device does not report that a queue pair has returned its receives.
+    pub untold: bool,
     /// Whether completion queues cannot be resized.
     pub unresizable: bool,
     /// Whether a new queue pair has the lowest free number, instead of one that none had before.
@@ -79,6 +86,7 @@ impl Default for Plan {
             patience: 40,
             lost: 0,
             routes: 1 << 16,
+            slow_routes: false,
             inline: 256,
             connections: 1 << 16,
             requests: 1024,
@@ -86,6 +94,8 @@ impl Default for Plan {
             completions: 1 << 16,
             untimed: false,
             cleans: false,
+            late_flush: 0,
+            untold: false,
             unresizable: false,
             reuses: false,
         }
@@ -226,6 +236,11 @@ impl SimulatedDevice {
     /// Lets this much time pass on the clock of a [`SimulatedDevice::driven`] device.
     pub fn pass(&self, time: Duration) {
         self.lock().clock += time;
+    }
+
+    /// Its clock, if only polls drive it.
+    pub fn clock(&self) -> Duration {
+        self.lock().clock
     }
 
     /// Whether no work is pending.

@@ -107,8 +107,11 @@ unsafe impl Device for Handle {
     }
 
     fn open(&self, sizes: Sizes, rnr_retry: Option<u8>) -> Result<Box<dyn QueuePair>> {
-        let Sizes { sends, inline, .. } = sizes;
-        if sends > self.limits().sends_of(inline) || inline > INLINE_LONG {
+        let Sizes { sends, inline, unsolicited, .. } = sizes;
+        if sends > self.limits().sends_of(inline)
+            || inline > INLINE_LONG
+            || unsolicited && !self.limits().unsolicited
+        {
             return Err(Error::new(Errno::EINVAL));
         }
         let event = sys::eventfd()?;
@@ -134,6 +137,7 @@ unsafe impl Device for Handle {
             life: inner.lives,
             sends,
             inline,
+            unsolicited,
             posted: 0,
             receives: VecDeque::new(),
             done: VecDeque::new(),

@@ -81,6 +81,8 @@ struct Queue {
     sends: usize,
     /// The maximum number of bytes that a send carries inline.
     inline: usize,
+    /// Whether writes with data consume no receive.
+    unsolicited: bool,
     posted: usize,
     receives: VecDeque<(u64, Segment)>,
     done: VecDeque<Completion>,
@@ -152,6 +154,8 @@ struct Inner {
     last_used: usize,
     /// Whether the last message was in its request.
     last_inline: bool,
+    /// Number of writes that have consumed a receive.
+    solicited: usize,
     /// The retry count that the last queue pair was opened with.
     rnr_retry: Option<u8>,
 }
@@ -297,6 +301,7 @@ impl SimulatedDevice {
             last_key: 0,
             last_used: 0,
             last_inline: false,
+            solicited: 0,
             rnr_retry: None,
         };
         Self {
@@ -416,6 +421,11 @@ impl SimulatedDevice {
     /// asked once.
     pub fn rnr_retry(&self) -> Option<u8> {
         self.lock().rnr_retry
+    }
+
+    /// Number of writes with data that have consumed a receive.
+    pub fn solicited(&self) -> usize {
+        self.lock().solicited
     }
 
     /// Number of requests in flight.
@@ -566,7 +576,6 @@ impl SimulatedDevice {
             let silent = self.began.is_some() && inner.draw().is_multiple_of(4);
             return if silent { Status::Unresponsive } else { Status::NoDestination };
         }
-        let unsolicited = inner.plan.unsolicited;
         if let Some((at, len, write)) = wanted {
             if !inner.queues.get(&flight.to.qpn).is_some_and(|queue| queue.handles.contains(&gid)) {
                 return Status::UnknownPeer;
@@ -593,6 +602,7 @@ impl SimulatedDevice {
         let handle = queue.handles.iter().position(|known| *known == gid);
         let from = From { handle: handle.map(|at| at as u16), gid: Some(gid), qpn: flight.from };
         let len = bytes.len();
+        let mut solicited = 0;
         match flight.what {
             What::Read { into: Segment { len, .. }, .. } => {
                 // SAFETY: registered memory of at least `len` bytes; the segment is lent until the read has ended.
@@ -600,11 +610,12 @@ impl SimulatedDevice {
             }
             What::Write { data, .. } => {
                 let id = match data {
-                    Some(_) if !unsolicited => {
+                    Some(_) if !queue.unsolicited => {
                         if unready {
                             return Status::NotReady;
                         }
                         let Some((id, _)) = queue.receives.pop_front() else { return Status::NotReady };
+                        solicited += 1;
                         Some(id)
                     }
                     _ => None,
@@ -629,6 +640,7 @@ impl SimulatedDevice {
                 queue.push(Completion::Received { id, len, data, from });
             }
         }
+        inner.solicited += solicited;
         Status::Done
     }
 }

@@ -308,6 +308,7 @@ impl VerbsEndpoint {
                 let result = id.create_qp().and_then(|()| id.connect(param(&data, common)));
                 if let Some((qp, inline)) = id.qp() {
                     self.qps.insert(qp, peer);
+                    common.owns_pair(qp, self.qps.len());
                     state.inline = inline;
                 }
                 state.link = Link::Asking(id, at);
@@ -455,6 +456,7 @@ impl VerbsEndpoint {
                 self.ids.insert(id.number(), peer);
                 if let Some((qp, inline)) = id.qp() {
                     self.qps.insert(qp, peer);
+                    common.owns_pair(qp, self.qps.len());
                     state.inline = inline;
                 }
                 state.link = Link::Accepting(id, common.adapter.queues.now() + connect_timeout());
@@ -476,6 +478,7 @@ impl VerbsEndpoint {
         match (accepted, id.qp()) {
             (Ok(()), Some((qp, _))) => {
                 self.qps.insert(qp, peer);
+                common.owns_pair(qp, self.qps.len());
                 state.mirror = Some(id);
             }
             (accepted, _) => {
@@ -489,7 +492,8 @@ impl VerbsEndpoint {
     /// Removes a peer without a connection from the tables of connections.
     pub fn unlink(&mut self, peer: PeerId) {
         self.ids.retain(|_, other| *other != peer);
-        self.qps.retain(|_, other| *other != peer);
+        let watch = &mut self.common.adapter.watch;
+        self.qps.extract_if(|_, other| *other == peer).for_each(|(qp, _)| watch.unfollow(qp));
     }
 }
 

@@ -45,6 +45,8 @@ pub struct VerbsEndpoint {
     pub(crate) next_deadline: Option<Instant>,
     /// Completion queue entries that were read when it was armed.
     ready: VecDeque<WorkCompletion>,
+    /// How often in a row the device did not report that a queue pair has returned its receives.
+    unreturned: u32,
     /// Number of withdrawn registrations that were processed.
     withdrawals: u64,
     // Declared last: queue pairs are dropped before the memory that they use.
@@ -90,6 +92,7 @@ impl VerbsEndpoint {
             connecting: 0,
             next_deadline: None,
             ready: VecDeque::new(),
+            unreturned: 0,
             withdrawals: domain.transport.withdrawals(),
             common,
         })

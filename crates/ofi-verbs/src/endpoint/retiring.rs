@@ -10,7 +10,7 @@
 //! Both ends drop the state of the connection: credits and the device's keys start over. A request to hold payloads
 //! (`KEEP`) is sent again.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use ofi_api::Errno;
 use ofi_core::transport::record::{Broken, Fields, Words};
@@ -21,6 +21,11 @@ use crate::Verbs;
 use crate::peer::{Common, Link, Peer, Retiring};
 use crate::probe;
 use crate::wire::kind;
+
+/// How long a device may take to return the receive of a message in flight when its queue pair is disconnected.
+const RETURN_LIMIT: Duration = Duration::from_millis(100);
+/// After so many times in a row without the report, the device is taken to have none.
+const MAX_UNRETURNED: u32 = 3;
 
 const ASK: u64 = 0;
 const AGREE: u64 = 1;
@@ -136,6 +141,39 @@ impl VerbsEndpoint {
         for id in state.link.id().into_iter().chain(state.mirror.as_deref()) {
             let _ = id.disconnect();
         }
+        let is_established = matches!(state.link, Link::Open(_) | Link::Accepting(..));
+        let link = state.link.id().filter(|_| is_established);
+        let pairs = link.into_iter().chain(state.mirror.as_deref()).filter_map(|id| id.qp());
+        let pairs: Vec<u32> = pairs.map(|(qp, _)| qp).collect();
+        self.await_receives(&pairs);
         while self.refill() > 0 {}
+    }
+
+    /// Waits until these disconnected queue pairs have returned the receives that they took from the shared queue: a
+    /// device may return one late, that of a message in flight, and not at all once the queue pair is destroyed.
+    fn await_receives(&mut self, pairs: &[u32]) {
+        let end = self.common.adapter.queues.now() + RETURN_LIMIT;
+        loop {
+            self.take_device_events();
+            if pairs.iter().all(|&qp| self.common.adapter.watch.has_drained(qp)) {
+                self.unreturned = 0;
+                return;
+            }
+            // A device that does not report this is not waited for again and again.
+            if self.common.gone.is_some() || self.unreturned >= MAX_UNRETURNED {
+                return;
+            }
+            if self.common.adapter.queues.now() >= end {
+                self.unreturned += 1;
+                tracing::debug!(
+                    target: "ofi::verbs::ep_ctrl", ?pairs,
+                    "the device has not reported that disconnected queue pairs have returned their receives"
+                );
+                return;
+            }
+            if self.refill() == 0 {
+                std::thread::yield_now();
+            }
+        }
     }
 }

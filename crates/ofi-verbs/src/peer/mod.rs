@@ -100,6 +100,12 @@ impl Common {
         Owner { regions: &self.domain.regions, caps: self.caps, auth: &AuthKey::NONE }
     }
 
+    /// Called when the endpoint has a new queue pair, its `count`th: follows it, and provides receives for its credits.
+    pub fn owns_pair(&mut self, qp: u32, count: usize) {
+        self.adapter.watch.follow(qp);
+        self.adapter.provide(&self.domain.transport, count * self.grant);
+    }
+
     /// Schedules a peer for the next poll.
     pub fn hold(&mut self, is_dirty: &mut bool, peer: PeerId) {
         if !std::mem::replace(is_dirty, true) {

@@ -140,6 +140,12 @@ pub trait Events: Send + Sync {
     /// [`AsyncEvent::DeviceFatal`].
     fn fds(&self) -> Vec<RawFd>;
 
+    /// Reports the next [`AsyncEvent::LastReceive`] of a queue pair, which is not reported otherwise. With `false`, no
+    /// longer.
+    fn follow(&self, qp: u32, follow: bool) {
+        let _ = (qp, follow);
+    }
+
     /// Number of events that were dropped because too many were queued.
     fn lost(&self) -> u64 {
         0

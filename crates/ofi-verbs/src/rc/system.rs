@@ -139,6 +139,10 @@ impl Events for OfPort {
         self.events.fds().to_vec()
     }
 
+    fn follow(&self, qp: u32, follow: bool) {
+        self.events.follow(qp, follow);
+    }
+
     fn lost(&self) -> u64 {
         self.events.lost()
     }

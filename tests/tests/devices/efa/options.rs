@@ -28,7 +28,6 @@ fn options_of_c_s_provider_are_read_and_set_before_the_endpoint_is_enabled() {
         (EpOption::EfaEmulatedRead, 1, Errno::ENOPROTOOPT),
         (EpOption::EfaSendrecvInOrder, 1, Errno::EOPNOTSUPP),
         (EpOption::EfaWriteInOrder, 1, Errno::EOPNOTSUPP),
-        (EpOption::EfaUseUnsolicitedWriteRecv, 0, Errno::EOPNOTSUPP),
         (EpOption::EfaHomogeneousPeers, 2, Errno::EINVAL),
     ] {
         assert_eq!(errno(side.ep.set_option(option, value)), wanted, "{option:?}");
@@ -38,6 +37,7 @@ fn options_of_c_s_provider_are_read_and_set_before_the_endpoint_is_enabled() {
         (EpOption::EfaWriteInOrder, 0),
         (EpOption::EfaHomogeneousPeers, 1),
         (EpOption::EfaUseUnsolicitedWriteRecv, 1),
+        (EpOption::EfaUseUnsolicitedWriteRecv, 0),
     ] {
         side.ep.set_option(option, value).unwrap();
         assert_eq!(side.ep.option(option), Ok(value));
@@ -70,6 +70,58 @@ fn an_endpoint_that_uses_no_device_for_accesses_asks_their_owner() {
         });
         memory.check(64, 3);
         assert_eq!(writes, u64::from(on));
+    }
+}
+
+/// Endpoints of both kinds write to each other, with data: the device does it alone if they are of one kind.
+#[test]
+fn writes_with_data_arrive_whether_or_not_they_consume_receives() {
+    let _alone = alone();
+    for own in [[true, true], [false, false], [true, false], [false, true]] {
+        let [a, b] = own.map(|on| {
+            let side = disabled();
+            side.ep.set_option(EpOption::EfaUseUnsolicitedWriteRecv, on.into()).unwrap();
+            assert_eq!(side.ep.option(EpOption::EfaUseUnsolicitedWriteRecv), Ok(on.into()));
+            side.ep.enable().unwrap();
+            side
+        });
+        let pair = Pair::of(a, b);
+        pair.warm_up();
+        let memory = Memory::new(64);
+        let region = pair.b.register(&memory, MrAccess::REMOTE_WRITE).unwrap();
+        let before = DEVICE.solicited();
+        for seed in 0..20 {
+            let from = Memory::patterned(64, seed);
+            let write = || pair.a.out(pair.to_b, &from).context(2).data(77).write(&[remote(&region)]);
+            let [writes, ..] = cost(&pair.a, || {
+                pair.post(write);
+                pair.done(&pair.a);
+            });
+            let entry = pair.drive("the data", || pair.b.next()).done();
+            assert_eq!((entry.data, entry.flags.contains(CompletionFlags::REMOTE_WRITE)), (77, true));
+            memory.check(64, seed);
+            assert_eq!(writes, u64::from(own[0] == own[1]), "{own:?}");
+        }
+        assert_eq!(DEVICE.solicited() - before, if own == [false, false] { 20 } else { 0 }, "{own:?}");
+    }
+}
+
+/// Says whether writes with data consume no receives.
+pub fn unsolicited(line: &mut Line, _: &[String]) {
+    let side = disabled();
+    let refused = side.ep.set_option(EpOption::EfaUseUnsolicitedWriteRecv, 1).map_err(|error| error.errno());
+    line.say(format!("{:?} {refused:?}", side.ep.option(EpOption::EfaUseUnsolicitedWriteRecv)));
+}
+
+#[test]
+fn the_setting_makes_writes_with_data_consume_receives() {
+    for (environment, wanted) in [
+        (&[][..], "Ok(1) Ok(())"),
+        (&[("FI_EFA_USE_UNSOLICITED_WRITE_RECV", "0")], "Ok(0) Err(FI_EOPNOTSUPP(95))"),
+    ] {
+        let mut child = Child::start_with("unsolicited", &[], environment);
+        child.line.expect(wanted);
+        child.finish();
     }
 }
 

@@ -54,7 +54,9 @@ impl Raw {
     /// A peer that has sent nothing, with room for this number of receives and none posted.
     pub fn deaf(device: &Arc<SimulatedDevice>, side: &TestEndpoint, receives: usize) -> Self {
         let device = Handle(Arc::clone(device));
-        let mut qp = device.open(Sizes { sends: 64, receives, inline: 0 }, None).unwrap();
+        let mut qp = device
+            .open(Sizes { sends: 64, receives, inline: 0, unsolicited: device.limits().unsolicited }, None)
+            .unwrap();
         let address = RawAddress { gid: device.gid(), qpn: qp.qpn(), connid: qp.qkey() };
         let peer = RawAddress::from_bytes(side.name().bytes()).unwrap();
         let to = To { handle: qp.attach(&peer.gid).unwrap(), qpn: peer.qpn, qkey: peer.connid };

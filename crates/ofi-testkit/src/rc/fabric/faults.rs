@@ -14,6 +14,7 @@ impl Fabric {
         let Some(mut pair) = self.pairs.remove(&qp) else { return };
         if pair.stage != Stage::Failed {
             place(&mut pair);
+            let was_ready = pair.stage == Stage::Ready;
             let well = self.draw() as usize % (pair.executed.len() + 1);
             for executed in pair.executed.iter_mut().skip(well) {
                 (executed.status, executed.read) = (Status::FLUSHED, None);
@@ -22,8 +23,13 @@ impl Fabric {
             // A message in flight has taken a receive.
             let takes = self.chance(10);
             let is_own = matches!(pair.receives, Receives::Own(..));
+            let late = self.plan.late_flush;
+            if late > 0 && !is_own && was_ready {
+                let taken = pop_receive(&mut self.endpoints, &mut pair);
+                pair.flushing = taken.map(|(id, _)| (self.steps + late, id));
+            }
             // All of its own are flushed.
-            while (is_own || takes)
+            while (is_own || takes && late == 0)
                 && let Some((id, _)) = pop_receive(&mut self.endpoints, &mut pair)
                 && let Some(it) = self.endpoints.get_mut(&pair.endpoint)
             {
@@ -33,8 +39,26 @@ impl Fabric {
                 }
             }
         }
+        if pair.flushing.is_none() {
+            self.tell_last_receive(qp, &pair);
+        }
         self.pairs.insert(qp, pair);
         self.wake(qp);
+    }
+
+    /// Returns the receive of a message that was in flight when its queue pair failed.
+    pub(super) fn flush_late(&mut self, qp: u32, pair: &mut Pair) {
+        let Some((_, id)) = pair.flushing.take_if(|(due, _)| *due <= self.steps) else { return };
+        if let Some(it) = self.endpoints.get_mut(&pair.endpoint) {
+            it.push(qp, id, Status::FLUSHED, Ok(Got::NOTHING));
+        }
+        self.tell_last_receive(qp, pair);
+    }
+
+    fn tell_last_receive(&mut self, qp: u32, pair: &Pair) {
+        if !self.plan.untold && matches!(pair.receives, Receives::Of(_)) {
+            self.raise(AsyncEvent::LastReceive(qp));
+        }
     }
 
     pub fn fail_between(&mut self, of: SocketAddr, to: SocketAddr) {

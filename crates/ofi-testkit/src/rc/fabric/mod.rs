@@ -123,6 +123,8 @@ pub struct Pair {
     given_up: Option<u64>,
     /// The number of the first request that has not left over a mute link.
     left: u64,
+    /// The receive of a message in flight, which is returned at this time.
+    flushing: Option<(u64, u64)>,
 }
 
 impl Pair {
@@ -143,11 +145,13 @@ impl Pair {
             tried: 0,
             given_up: None,
             left: 0,
+            flushing: None,
         }
     }
 
     fn is_still(&self) -> bool {
-        self.posted.is_empty() && self.executed.is_empty() && self.unplaced.is_none()
+        let has_left = self.posted.is_empty() && self.executed.is_empty();
+        has_left && self.unplaced.is_none() && self.flushing.is_none()
     }
 }
 
@@ -626,6 +630,7 @@ impl Fabric {
         if pair.unplaced.as_ref().is_some_and(|(due, ..)| *due <= self.steps) {
             place(&mut pair);
         }
+        self.flush_late(qp, &mut pair);
         let goes_on = !pair.is_still();
         self.pairs.insert(qp, pair);
         goes_on
