@@ -1,5 +1,5 @@
-//! What thousands cost: regions, flows, idle ends, sessions, streams, peers, and the work of a stopped peer. Each row is
-//! measured in a process of its own, beside an earlier build of this program if one is given (`ofi-benches scale
+//! What thousands cost: regions, flows, idle ends, sessions, streams, peers, and the work of a stopped peer. Each row
+//! is measured in a process of its own, beside an earlier build of this program if one is given (`ofi-benches scale
 //! --beside PATH`), by turns.
 
 mod agents;

@@ -1,5 +1,5 @@
-//! An agent of `multirail` writes 64 bytes to a peer: alone, and while a second peer with a hundred thousand descriptors
-//! under way is stopped by SIGSTOP. The stopped peer is another process.
+//! An agent of `multirail` writes 64 bytes to a peer: alone, and while a second peer, with a hundred thousand
+//! descriptors under way, is stopped by SIGSTOP. The stopped peer is another process.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};

@@ -202,8 +202,8 @@ pub fn answer(side: &TestEndpoint, raw: &mut Raw, extras: Extras) -> Extras {
     asked.extras
 }
 
-/// An endpoint that has posted writes of [`LEN`] bytes to a plain peer, of contexts 1 and 2. Returns it, its number of the
-/// peer, the main connection and the bulk connections; the peer has read everything and acknowledged nothing.
+/// An endpoint that has posted writes of [`LEN`] bytes to a plain peer, of contexts 1 and 2. Returns it, its number of
+/// the peer, the main connection and the bulk connections; the peer has read everything and acknowledged nothing.
 pub fn dialled(from: &Memory) -> (TestEndpoint, FiAddr, TcpListener, Raw, Vec<Raw>) {
     let side = side();
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a listener");

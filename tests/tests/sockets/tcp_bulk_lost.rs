@@ -222,8 +222,8 @@ fn a_striped_message_ends_with_its_connections() {
     assert_eq!(error.err, Errno::ECONNRESET);
 }
 
-/// The peer does not read, and resets a connection of a write under way. The write fails, the messages that the peer has
-/// sent before arrive, and the next operation connects anew.
+/// The peer does not read, and resets a connection of a write under way. The write fails, the messages that the peer
+/// has sent before arrive, and the next operation connects anew.
 fn at_a_sender(sent: usize) {
     let from = Memory::patterned(LEN, 1);
     let (side, to, listener, mut main, mut bulk) = dialled(&from);

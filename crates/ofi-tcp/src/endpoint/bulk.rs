@@ -1,8 +1,8 @@
 //! Opens and accepts [bulk connections](crate::bulk), sends and takes the stripes on them, and ends them.
 //!
-//! A bulk connection that fails ends alone if no stripe is lost with it. If one is, its sender sends no more on the main
-//! connection, and its receiver ends that as soon as it needs the stripe: messages before it are taken by both ends.
-//! An idle one is closed by the end that has opened it, and opened again when it is needed.
+//! A bulk connection that fails ends alone if no stripe is lost with it. If one is, its sender sends no more on the
+//! main connection, and its receiver ends that as soon as it needs the stripe: messages before it are taken by both
+//! ends. An idle one is closed by the end that has opened it, and opened again when it is needed.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Instant;
