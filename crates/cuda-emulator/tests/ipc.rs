@@ -16,7 +16,7 @@ use support::{INSIDE, again, is_inside};
 
 /// Set in the process that owns the memory.
 const OWNS: &str = "CUDA_EMULATOR_OWNS";
-const LEN: usize = 1 << 20;
+const LEN: usize = 2 << 20;
 
 fn open() -> TestEndpoint {
     let caps = Caps::MSG | Caps::RMA | Caps::HMEM | Caps::ATOMIC;

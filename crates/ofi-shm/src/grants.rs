@@ -56,6 +56,11 @@ impl Peer {
             Some(memory) => KeyState::Mapped(MappedRegion { terms, memory }),
             None => KeyState::Refused,
         };
+        self.insert_grant(key, grant);
+    }
+
+    /// Notes an answer.
+    pub fn insert_grant(&mut self, key: u64, grant: KeyState) {
         self.grants.known.insert(key, grant);
         if self.grants.known.len() > self.grants.limit {
             self.forget_grants();

@@ -1,6 +1,7 @@
 //! Device memory of other processes of this host, which the driver maps here (CUDA IPC).
 //!
-//! A mapping opens the whole allocation, for reading and writing. So its owner gives a handle only of memory that a
+//! A mapping opens the whole allocation, for reading and writing, and that of a small allocation opens the block that
+//! the driver has cut it from. So its owner gives a handle only of memory that has blocks of its own, and that a
 //! registration covers whole ([`RegisteredDevice::handle`]), and only to peers that may read and write it. The process
 //! that maps it checks what its owner claims against the driver's length of the allocation.
 
@@ -13,8 +14,14 @@ use super::RegisteredDevice;
 use super::cuda::{Cuda, PeerMemory};
 use crate::config::HMEM_DISABLE_P2P;
 
-/// The granularity in bytes of the driver's allocations: beyond a shorter one, no other begins.
-const GRANULE: u64 = 512;
+/// The length in bytes of the driver's blocks. Allocations of other lengths share one with others, and a handle of
+/// theirs opens all of it (CUDA C++ Programming Guide, Interprocess Communication).
+const BLOCK: u64 = 2 << 20;
+
+/// Whether a registration of `len` bytes is all that a handle of its allocation of `whole` bytes opens.
+const fn covers(len: u64, whole: u64) -> bool {
+    len == whole && whole.is_multiple_of(BLOCK)
+}
 
 /// The name of a registration's device memory in other processes of the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,13 +35,13 @@ pub struct DeviceHandle {
 }
 
 impl RegisteredDevice {
-    /// The handle of the registration's memory. `None` if it is not exactly one whole allocation, if the driver has no
-    /// handle of it, or if the user forbids that (`FI_HMEM_DISABLE_P2P`).
+    /// The handle of the registration's memory. `None` if it is not exactly one whole allocation of a multiple of 2 MiB,
+    /// if the driver has no handle of it, or if the user forbids that (`FI_HMEM_DISABLE_P2P`).
     pub fn handle(&self, attr: &MrAttr<'_>) -> Option<DeviceHandle> {
         let ([piece], [base]) = (attr.pieces(), self.bases()) else { return None };
         let (cuda, at) = (self.stager().cuda(), piece.addr.addr() as u64);
         let (_, whole) = cuda.allocation(*base).ok()?;
-        if HMEM_DISABLE_P2P.get() || at != *base || (piece.len as u64).next_multiple_of(GRANULE) < whole {
+        if HMEM_DISABLE_P2P.get() || at != *base || !covers(piece.len as u64, whole) {
             return None;
         }
         let exported = cuda.export(at).inspect_err(|error| {
@@ -98,5 +105,18 @@ impl Drop for MappedPeerDevice {
             // SAFETY: dropped once, here.
             unsafe { ManuallyDrop::drop(&mut self.memory) };
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_handle_opens_no_more_than_the_registration() {
+        assert!(covers(BLOCK, BLOCK) && covers(3 * BLOCK, 3 * BLOCK));
+        assert!(!covers(4096, 4096), "other allocations lie in the same block");
+        assert!(!covers(BLOCK + 4096, BLOCK + 4096));
+        assert!(!covers(BLOCK, 2 * BLOCK));
     }
 }

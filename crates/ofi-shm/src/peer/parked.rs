@@ -28,6 +28,16 @@ impl Parked {
             Self::Pull { .. } => None,
         }
     }
+
+    /// Whether it needs a grant of this key.
+    pub fn names(&self, key: u64) -> bool {
+        let remote = match self {
+            Self::Rma { access, .. } => &access.remote,
+            Self::Atomic { access, .. } => &access.remote,
+            Self::Pull { .. } => return false,
+        };
+        remote.iter().any(|piece| piece.key == key)
+    }
 }
 
 /// An access, with all that is needed to start it later.

@@ -39,7 +39,7 @@ impl Peer {
                 KeyState::Refused
             }
         };
-        self.grants.known.insert(key, state);
+        self.insert_grant(key, state);
     }
 
     fn map_device(&mut self, common: &Common, terms: Terms, handle: &DeviceHandle) -> Result<MappedDevice> {
@@ -54,10 +54,12 @@ impl Peer {
         Ok(MappedDevice { terms, memory, used, _counted })
     }
 
-    /// Closes the mapping of this peer's that was not used for the longest time. Its key is asked for again.
+    /// Closes the mapping of this peer's that was not used for the longest time. Its key is asked for again. Mappings of
+    /// the access that waits first stay: otherwise its keys could drive each other out for ever.
     fn unmap_oldest_device(&mut self) -> bool {
+        let waits = |key| self.parked.queue.front().is_some_and(|parked| parked.names(key));
         let devices = self.grants.known.iter().filter_map(|(&key, state)| match state {
-            KeyState::Device(device) => Some((device.used, key)),
+            KeyState::Device(device) if !waits(key) => Some((device.used, key)),
             _ => None,
         });
         let oldest = devices.min().map(|(_, key)| key);
@@ -66,9 +68,14 @@ impl Peer {
 
     /// Closes the mapping of device memory whose registration the peer has closed.
     pub fn unmap_device(&mut self, key: u64) {
-        let Some(KeyState::Device(device)) = self.grants.known.get(&key) else { return };
-        // Another registration may have the key by now.
-        if self.up().is_none_or(|up| !device.terms.hold(up)) {
+        let is_void = match self.grants.known.get(&key) {
+            // Another registration may have the key by now.
+            Some(KeyState::Device(device)) => self.up().is_none_or(|up| !device.terms.hold(up)),
+            // The next registration under the key may be mapped.
+            Some(KeyState::Refused) => true,
+            _ => false,
+        };
+        if is_void {
             self.grants.known.remove(&key);
         }
     }

@@ -200,6 +200,8 @@ impl Peer {
         match self.direct(common, out.write, out.pieces, out.remote, out.remote_data()) {
             Ok(true) => Some(Ok(Posted::Done)),
             Err(Errno::EAGAIN) => Some(Err(Error::AGAIN)),
+            // The driver's copy failed. If it has not ended, a staged one must not be reported meanwhile.
+            Err(Errno::EIO) => Some(Err(Errno::EIO.into())),
             // The staged access finds out why.
             Ok(false) | Err(_) => None,
         }

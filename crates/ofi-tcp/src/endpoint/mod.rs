@@ -456,7 +456,8 @@ impl TcpEndpoint {
                 conn.read_ahead();
             }
             if got < asked {
-                return Ok(()); // the kernel has no more
+                // The kernel has no more. What is broken and stalled waits for the application.
+                return conn.broken.filter(|_| conn.stalled.is_none()).map_or(Ok(()), Err);
             }
         }
         Ok(())

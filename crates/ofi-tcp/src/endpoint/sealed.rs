@@ -55,7 +55,8 @@ impl TcpEndpoint {
                         session.open(bytes, |plain| self.take_plain(host, id, peer, conn, plain));
                     bytes.copy_within(used.., 0);
                     kept = len - used;
-                    taken.map(|()| got == SCRATCH)
+                    let broken = conn.broken.filter(|_| got < SCRATCH && conn.stalled.is_none());
+                    taken.and_then(|()| broken.map_or(Ok(got == SCRATCH), Err))
                 }
                 Err(errno) if sys::is_full(errno) => conn.broken.map_or(Ok(false), Err),
                 Err(errno) => Err(errno),

@@ -144,8 +144,11 @@ impl VerbsEndpoint {
         let is_established = matches!(state.link, Link::Open(_) | Link::Accepting(..));
         let link = state.link.id().filter(|_| is_established);
         let pairs = link.into_iter().chain(state.mirror.as_deref()).filter_map(|id| id.qp());
-        let pairs: Vec<u32> = pairs.map(|(qp, _)| qp).collect();
-        self.await_receives(&pairs);
+        // One that is no longer in the table was stopped before, and is not followed.
+        let pairs: Vec<u32> = pairs.map(|(qp, _)| qp).filter(|qp| self.qps.contains_key(qp)).collect();
+        if !pairs.is_empty() {
+            self.await_receives(&pairs);
+        }
         while self.refill() > 0 {}
     }
 
