@@ -35,8 +35,8 @@ pub struct DeviceHandle {
 }
 
 impl RegisteredDevice {
-    /// The handle of the registration's memory. `None` if it is not exactly one whole allocation of a multiple of 2 MiB,
-    /// if the driver has no handle of it, or if the user forbids that (`FI_HMEM_DISABLE_P2P`).
+    /// The handle of the registration's memory. `None` if it is not exactly one whole allocation of a multiple of
+    /// 2 MiB, if the driver has no handle of it, or if the user forbids that (`FI_HMEM_DISABLE_P2P`).
     pub fn handle(&self, attr: &MrAttr<'_>) -> Option<DeviceHandle> {
         let ([piece], [base]) = (attr.pieces(), self.bases()) else { return None };
         let (cuda, at) = (self.stager().cuda(), piece.addr.addr() as u64);

@@ -54,8 +54,8 @@ impl Peer {
         Ok(MappedDevice { terms, memory, used, _counted })
     }
 
-    /// Closes the mapping of this peer's that was not used for the longest time. Its key is asked for again. Mappings of
-    /// the access that waits first stay: otherwise its keys could drive each other out for ever.
+    /// Closes the mapping of this peer's that was not used for the longest time. Its key is asked for again. Mappings
+    /// of the access that waits first stay: otherwise its keys could drive each other out for ever.
     fn unmap_oldest_device(&mut self) -> bool {
         let waits = |key| self.parked.queue.front().is_some_and(|parked| parked.names(key));
         let devices = self.grants.known.iter().filter_map(|(&key, state)| match state {
