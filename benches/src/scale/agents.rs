@@ -65,6 +65,34 @@ pub(super) fn prepare() -> Result<Vec<Figure>> {
     ])
 }
 
+/// Withdrawing a region that no transfer uses, while few or many transfers of others are in flight.
+pub(super) fn revoke() -> Result<Vec<Figure>> {
+    let (agent, regions) = open()?;
+    let (first, rest) = regions.split_at(TIMES * 2);
+    // Notifications to a peer that takes none stay in flight.
+    let mut in_flight = Vec::new();
+    let mut time = |count: usize, regions: &[Region<Vec<u8>>]| -> Result<f64> {
+        while in_flight.len() < count {
+            let one = plan(&agent, &ranges(&rest[in_flight.len()..][..1])?)?;
+            in_flight.push(one.post_notify(b"kept", LIMIT).map_err(stack)?);
+        }
+        let mut least = f64::INFINITY;
+        for region in regions {
+            let begin = Instant::now();
+            agent.revoke(region, LIMIT).map_err(stack)?;
+            least = least.min(begin.elapsed().as_secs_f64() * 1e6);
+        }
+        Ok(least)
+    };
+    let (few, many) = (time(10, &first[..TIMES])?, time(FEW * 5, &first[TIMES..])?);
+    let busy = in_flight.iter().filter(|transfer| transfer.progress().outcome.is_none()).count();
+    Ok(vec![
+        figure("withdrawing a region beside 10 transfers, us", few, None),
+        figure(format!("beside {} ({busy} in flight), us", FEW * 5), many, None),
+        figure("as a multiple", many / few, Some(2.0)),
+    ])
+}
+
 /// The 99th percentile of posts by this thread, in microseconds.
 fn posts(agent: &Agent, plan: &Prepared) -> Result<f64> {
     let mut times = Vec::with_capacity(POSTS);

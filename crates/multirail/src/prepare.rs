@@ -7,7 +7,7 @@ use std::time::Duration;
 use ofi::{Errno, Error, Result};
 
 use crate::agent::Agent;
-use crate::engine::{PeerId, Piece, Plan, Way};
+use crate::engine::{PeerId, Piece, Plan, PlanUses, Way};
 use crate::region::{Guard, Local};
 use crate::staging;
 use crate::transfer::{Posted, Prepared, Remote, Transfer};
@@ -45,6 +45,7 @@ impl Agent {
             incarnation,
             total: 0,
             guard: Guard::new(),
+            uses: PlanUses::default(),
         };
         plan.pieces.reserve(local.len());
         for (nth, (local, remote)) in local.iter().zip(remote).enumerate() {
@@ -52,7 +53,7 @@ impl Agent {
             if region as usize == plan.guard.len() {
                 plan.guard.push(Arc::clone(&local.region));
                 if local.region.has_near() {
-                    plan.near.push(local.region.near());
+                    plan.near.push(local.region.near_for_plan());
                 }
             }
             let remote_region = theirs.of(remote.region, plan.regions.len() as u32);
@@ -86,6 +87,7 @@ impl Agent {
         let plan = if is_staged {
             Posted::Staged(Arc::new(staged(plan, peer_id)))
         } else {
+            plan.guard.iter().for_each(|region| region.is_planned(&plan.uses));
             Posted::Moved(Arc::new(plan))
         };
         Ok(Prepared::new(plan, peer_id, self.clone()))

@@ -145,7 +145,8 @@ pub(crate) struct Staging {
 fn nothing() -> Arc<engine::Plan<Guard>> {
     let (pieces, regions, guard) = (Vec::new(), Vec::new(), Guard::new());
     let near = Vec::new();
-    Arc::new(engine::Plan { way: Way::Write, pieces, regions, near, incarnation: 0, total: 0, guard })
+    let uses = engine::PlanUses::default();
+    Arc::new(engine::Plan { way: Way::Write, pieces, regions, near, incarnation: 0, total: 0, guard, uses })
 }
 
 fn tell(

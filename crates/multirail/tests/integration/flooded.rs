@@ -135,6 +135,13 @@ fn what_one_peer_makes_the_engine_keep_is_bounded() {
         ("keys that nobody asked for", &|region| Body::Leased { region, keys: vec![key(0), key(1)] }),
         ("keys on all rails that nobody asked for", &|region| Body::Widened { region, keys: vec![key(0)] }),
         ("answers to no request to fence", &|serial| Body::Fenced { serial, out: (0..256).collect() }),
+        ("rails", &|nth| Body::Rails {
+            first: (nth % 31) as u8 + 1,
+            rails: vec![RailInfo { address: vec![nth as u8; 32], ..rail() }],
+        }),
+        ("numbers of rails", &|nth| Body::Taken((nth % 32) as u8 + 1)),
+        ("requests for keys on later rails", &Body::Renew),
+        ("keys on later rails that nobody asked for", &|region| Body::Renewed { region, keys: vec![key(0)] }),
         ("releases", &Body::Release),
         ("abilities", &|_| Body::Able),
         ("answers to no confirmation", &|_| Body::Ready),
