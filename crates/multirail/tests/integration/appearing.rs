@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use multirail::{Agent, Config, RailList, Region, Way};
 use ofi::Result;
-use ofi::raw::Dmabuf;
-use ofi_efa::srd::{Access, Device, DeviceLimits, Gid, Nic, QueuePair, Region as MemoryKey, Sizes};
+use ofi::raw::{Dmabuf, Nic};
+use ofi_efa::srd::{Access, Device, DeviceLimits, Gid, QueuePair, Region as MemoryKey, Sizes};
 use ofi_testkit::srd;
 
 use super::support::{holds, whole};

@@ -114,7 +114,7 @@ fn waiting(id: u64) -> Body {
 #[test]
 fn what_one_peer_makes_the_engine_keep_is_bounded() {
     let key = |rail| RegionKey { rail, key: 1, base: 0 };
-    let kinds: [(&str, &dyn Fn(u64) -> Body); 21] = [
+    let kinds: [(&str, &dyn Fn(u64) -> Body); 25] = [
         ("confirmations", &|_| Body::Confirm),
         ("requests for keys", &Body::Lease),
         ("requests for keys of one region", &|_| Body::Lease(1)),

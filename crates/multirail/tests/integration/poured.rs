@@ -105,7 +105,7 @@ fn fragment(id: u64, expected: u32, total: usize) -> Body {
 fn floods(provider: &str, acknowledge_taken: bool) {
     let key = RegionKey { rail: 0, key: 1, base: 0 };
     let ids = |first: u64, count: u64| (first..first + count).collect::<Vec<_>>();
-    let kinds: [(&str, &dyn Fn(u64) -> Body); 21] = [
+    let kinds: [(&str, &dyn Fn(u64) -> Body); 25] = [
         ("confirmations", &|_| Body::Confirm),
         ("welcomes", &|tag| Body::Welcome { incarnation: 99, tag }),
         ("answers to no confirmation", &|_| Body::Ready),

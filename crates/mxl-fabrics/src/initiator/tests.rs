@@ -47,7 +47,7 @@ fn hung_targets_leave_places_to_the_greetings_of_others() {
 }
 
 /// A target, an initiator that is connected to it, and their folders.
-fn connected() -> ((Folder, Folder, mxl::GrainWriter), Target, Initiator) {
+fn connected() -> ((Folder, Folder, Box<dyn std::any::Any>), Target, Initiator) {
     let (near, far) = (Folder::new(), Folder::new());
     let camera = FlowDefinition::video("camera", 192, 40, Rational::new(50, 1)).unwrap();
     let source = near.domain().create_grains(&camera, &BatchHints::default()).unwrap();
@@ -61,7 +61,7 @@ fn connected() -> ((Folder, Folder, mxl::GrainWriter), Target, Initiator) {
         assert!(begin.elapsed() < LONG, "timeout: {:?}", target.stats());
     }
     while initiator.event().is_some() {}
-    ((near, far, source), target, initiator)
+    ((near, far, Box::new(source)), target, initiator)
 }
 
 /// The target's clock goes on by `seconds`, with a check of the initiator every second. Returns whether it was dropped.
