@@ -139,8 +139,8 @@ impl Builder {
         Self { dram_limit: limit, ..self }
     }
 
-    /// Opens the agent. Without rails added, it has one on each NIC of the best provider ([`RailList`], `auto`). A device
-    /// of `auto` or of a pattern that does not open now becomes a rail when it does ([`Config::rails_interval`]).
+    /// Opens the agent. Without rails added, it has one on each NIC of the best provider ([`RailList`], `auto`). A
+    /// device of `auto` or of a pattern that does not open now becomes a rail when it does ([`Config::rails_interval`]).
     ///
     /// # Errors
     /// `FI_EINVAL` for an invalid name, and for too many rails; `FI_ENODATA` for a list of rails that names no device

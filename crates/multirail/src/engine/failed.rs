@@ -1,5 +1,5 @@
-//! A rail whose queue cannot be read: nothing on it ends, so its paths rest, and their work moves as that of a mute path
-//! does (`fence.rs`), without waiting until it is noticed to be one.
+//! A rail whose queue cannot be read: nothing on it ends, so its paths rest, and their work moves as that of a mute
+//! path does (`fence.rs`), without waiting until it is noticed to be one.
 
 use ofi::Errno;
 
