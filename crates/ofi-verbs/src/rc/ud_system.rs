@@ -69,6 +69,11 @@ impl UdRoutes for FromPort {
             AddressHandle::along(&self.pd, Way { gid: gid.map(Gid), gid_index, hops: 64, lid, port })?;
         Ok(handle)
     }
+
+    /// At once: a datagram that waited for its route would stay with a program that polls no more after its send.
+    fn may_block(&self) -> bool {
+        false
+    }
 }
 
 impl Membership for Multicast {
