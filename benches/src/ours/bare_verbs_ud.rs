@@ -6,9 +6,7 @@ use std::net::IpAddr;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 
-use ofi_verbs::rc::ud::{
-    Datagrams, GroupAddress, Membership, UdPort, UdQueues, UdRoute, UdRoutes, UdSizes, UdTarget,
-};
+use ofi_verbs::rc::ud::{Datagrams, GroupAddress, Membership, UdPort, UdQueues, UdRoute, UdSizes, UdTarget};
 use ofi_verbs::rc::{Opcode, Result, Segment, WorkCompletion};
 
 use super::bare_verbs::{Bare, completion, error, silent};
@@ -52,19 +50,6 @@ impl Datagrams for Bare {
     }
 }
 
-/// Routes cost nothing here.
-struct AtOnce;
-
-impl UdRoutes for AtOnce {
-    fn route(&self, _gid: Option<[u8; 16]>, _lid: u16) -> Result<UdRoute> {
-        Ok(Arc::new(()))
-    }
-
-    fn may_block(&self) -> bool {
-        false
-    }
-}
-
 struct Opened {
     number: usize,
     /// Never become readable.
@@ -90,8 +75,8 @@ unsafe impl UdQueues for Opened {
         self.number as u32
     }
 
-    fn routes(&self) -> Arc<dyn UdRoutes> {
-        Arc::new(AtOnce)
+    fn route(&self, _gid: Option<[u8; 16]>, _lid: u16) -> Result<UdRoute> {
+        Ok(Arc::new(()))
     }
 
     fn join(&self, _group: IpAddr) -> Result<Box<dyn Membership>> {

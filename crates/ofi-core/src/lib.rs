@@ -13,7 +13,6 @@ pub use ofi_os::{copy, fork, lock, pages, spin_policy, sys, wait, wake_fd};
 pub mod atomic;
 pub mod auth;
 pub mod av;
-pub mod background;
 pub mod budget;
 pub mod cm;
 pub mod cntr;

@@ -19,8 +19,6 @@ mod datagram_model;
 mod datagram_peers;
 #[path = "../../verbs/datagram_prefix.rs"]
 mod datagram_prefix;
-#[path = "../../verbs/datagram_routes.rs"]
-mod datagram_routes;
 #[path = "../../verbs/groups.rs"]
 mod groups;
 #[path = "../../verbs/joins.rs"]

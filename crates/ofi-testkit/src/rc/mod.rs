@@ -47,8 +47,6 @@ pub struct Plan {
     pub lost: u64,
     /// Address handles that the device holds for a queue pair.
     pub routes: usize,
-    /// Whether the device takes long to make an address handle ([`SimulatedDevice::hold_routes`]).
-    pub slow_routes: bool,
     /// The maximum number of bytes of inline data.
     pub inline: usize,
     /// Queue pairs that the device claims to support. It accepts more: endpoints need not fail without.
@@ -86,7 +84,6 @@ impl Default for Plan {
             patience: 40,
             lost: 0,
             routes: 1 << 16,
-            slow_routes: false,
             inline: 256,
             connections: 1 << 16,
             requests: 1024,

@@ -5,12 +5,10 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use ofi_core::sys;
 use ofi_verbs::rc::ud::{
-    Datagrams, Gid, GroupAddress, MULTICAST, Membership, UdPort, UdQueues, UdRoute, UdRoutes, UdSizes,
-    UdTarget,
+    Datagrams, Gid, GroupAddress, MULTICAST, Membership, UdPort, UdQueues, UdRoute, UdSizes, UdTarget,
 };
 use ofi_verbs::rc::{Opcode, Result, Segment, Sizes, Status, WorkCompletion};
 
@@ -111,13 +109,6 @@ pub struct Ud {
     last_join: u64,
     /// Joins are not answered by themselves.
     holds_joins: bool,
-    /// Routes are not made meanwhile.
-    holds_routes: bool,
-    /// The error of the next route.
-    route_error: Option<i32>,
-    /// Number of routes that were made, and of those that exist.
-    pub made_routes: usize,
-    all_routes: usize,
     fates: Fates,
 }
 
@@ -349,8 +340,6 @@ impl Drop for Member {
 }
 
 const JOIN: &str = "rdma_join_multicast";
-/// How long routes are held at most, so that a test that waits for one under a lock fails instead of hanging.
-const HELD_FOR: Duration = Duration::from_secs(10);
 
 /// An address handle.
 struct Along {
@@ -363,46 +352,9 @@ struct Along {
 
 impl Drop for Along {
     fn drop(&mut self) {
-        let mut fabric = self.device.lock();
-        fabric.ud.all_routes -= 1;
-        if let Some(pair) = fabric.ud.pairs.get_mut(&self.of) {
+        if let Some(pair) = self.device.lock().ud.pairs.get_mut(&self.of) {
             pair.routes -= 1;
         }
-    }
-}
-
-/// Makes address handles for a queue pair.
-struct FromPair {
-    device: Arc<SimulatedDevice>,
-    qp: u32,
-}
-
-impl UdRoutes for FromPair {
-    fn route(&self, gid: Option<[u8; 16]>, lid: u16) -> Result<UdRoute> {
-        let mut fabric = self.device.lock();
-        let began = Instant::now();
-        while fabric.ud.holds_routes && began.elapsed() < HELD_FOR {
-            drop(fabric);
-            std::thread::sleep(Duration::from_millis(1));
-            fabric = self.device.lock();
-        }
-        if fabric.removed {
-            return Err(error("ibv_create_ah", libc::ENODEV));
-        }
-        if let Some(errno) = fabric.ud.route_error.take() {
-            return Err(error("ibv_create_ah", errno));
-        }
-        let limit = fabric.plan.routes;
-        let pair = fabric.ud.pairs.get_mut(&self.qp).filter(|pair| pair.routes < limit);
-        pair.ok_or_else(|| error("ibv_create_ah", libc::ENOMEM))?.routes += 1;
-        fabric.ud.made_routes += 1;
-        fabric.ud.all_routes += 1;
-        let (device, gid) = (Arc::clone(&self.device), gid.unwrap_or_default());
-        Ok(Arc::new(Along { device, gid, lid, of: self.qp }))
-    }
-
-    fn may_block(&self) -> bool {
-        self.device.lock().plan.slow_routes
     }
 }
 
@@ -430,8 +382,16 @@ unsafe impl UdQueues for Opened {
         self.qp
     }
 
-    fn routes(&self) -> Arc<dyn UdRoutes> {
-        Arc::new(FromPair { device: Arc::clone(&self.device), qp: self.qp })
+    fn route(&self, gid: Option<[u8; 16]>, lid: u16) -> Result<UdRoute> {
+        let mut fabric = self.device.lock();
+        if fabric.removed {
+            return Err(error("ibv_create_ah", libc::ENODEV));
+        }
+        let most = fabric.plan.routes;
+        let pair = fabric.ud.pairs.get_mut(&self.qp).filter(|pair| pair.routes < most);
+        pair.ok_or_else(|| error("ibv_create_ah", libc::ENOMEM))?.routes += 1;
+        let (device, gid) = (Arc::clone(&self.device), gid.unwrap_or_default());
+        Ok(Arc::new(Along { device, gid, lid, of: self.qp }))
     }
 
     fn join(&self, group: IpAddr) -> Result<Box<dyn Membership>> {
@@ -544,22 +504,6 @@ impl SimulatedDevice {
     /// Number of joins that were requested of the network, and not left.
     pub fn joins(&self) -> usize {
         self.lock().ud.joins.len()
-    }
-
-    /// Whether calls that make a route wait until this is called again, or ten seconds have passed.
-    pub fn hold_routes(&self, hold: bool) {
-        self.lock().ud.holds_routes = hold;
-    }
-
-    /// Makes the next route fail with an error number.
-    pub fn fail_route(&self, errno: i32) {
-        self.lock().ud.route_error = Some(errno);
-    }
-
-    /// Number of routes that were made, and of those that exist.
-    pub fn made_routes(&self) -> [usize; 2] {
-        let ud = &self.lock().ud;
-        [ud.made_routes, ud.all_routes]
     }
 
     /// The fates of all datagrams.

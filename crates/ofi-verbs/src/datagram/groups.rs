@@ -14,7 +14,6 @@ use ofi_api::{AddrFormat, Address, Errno, Error, Result};
 use ofi_core::transport::{Posted, Upcalls};
 
 use super::Datagrams;
-use super::routes::PortName;
 use crate::address::Name;
 use crate::errors::failed;
 use crate::rc::ud::{GroupAddress, MULTICAST, Membership};
@@ -75,7 +74,7 @@ impl Groups {
     ///
     /// # Errors
     /// `FI_EAGAIN` while the group is being joined; `FI_EADDRNOTAVAIL` if it is not.
-    pub fn resolve(&self, name: Name) -> Result<PortName> {
+    pub fn resolve(&self, name: Name) -> Result<(Option<[u8; 16]>, u16)> {
         if name.qp != MULTICAST {
             return Ok(((name.gid[8..] != [0; 8]).then_some(name.gid), name.lid));
         }
@@ -240,7 +239,6 @@ impl Datagrams {
         }
         if self.groups.address_of(ip).is_none() {
             self.peers.drop_routes(|name| name.qp == MULTICAST && Gid(name.gid).ip() == ip);
-            self.forget_routes();
         }
     }
 }

@@ -10,12 +10,10 @@
 mod groups;
 pub mod naming;
 mod peers;
-mod routes;
 
 use std::collections::VecDeque;
 use std::os::fd::RawFd;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use ibv::GRH;
 use ofi_api::{Address, Caps, EpType, Errno, Error, Info, Mode, Result, Statistic};
@@ -27,8 +25,7 @@ use ofi_ring::cq_arm::{CqArm, may_sleep};
 
 use self::groups::Groups;
 use self::naming::Registered;
-use self::peers::{Met, Peers, Route, Waiting};
-use self::routes::RouteMaker;
+use self::peers::{Met, Peers};
 use crate::Verbs;
 use crate::adapter::Slab;
 use crate::address::{Name, service, source};
@@ -37,7 +34,6 @@ use crate::errors::failed;
 use crate::events::{Failed, Watch};
 use crate::rc::ud::{UdQueues, UdRoute, UdSizes, UdTarget};
 use crate::rc::{Status, WorkCompletion};
-use crate::settings;
 use crate::waiter::Waiter;
 
 /// The Q-Key of all endpoints, including C's.
@@ -81,9 +77,6 @@ pub struct Datagrams {
     /// Completion queue entries that were read early.
     ready: VecDeque<WorkCompletion>,
     peers: Peers,
-    maker: RouteMaker,
-    /// Number of datagrams that wait for their routes.
-    waiting: usize,
     groups: Groups,
     /// Whether the application wants the senders of messages.
     sources: bool,
@@ -140,11 +133,7 @@ impl Datagrams {
         let name = Name { gid: port.gid, qp: queues.number(), lid };
         let of_source = Caps::SOURCE | Caps::SOURCE_ERR | Caps::DIRECTED_RECV;
         let watch = Watch::new(device, &[])?;
-        let maker = RouteMaker::new(queues.routes())?;
         let waiter = Waiter::new(&[&[queues.fd()], watch.fds()].concat())?;
-        if let Some(fd) = maker.fd() {
-            waiter.watch(fd)?;
-        }
         let made = Self {
             waiter,
             watch,
@@ -158,8 +147,6 @@ impl Datagrams {
             along: vec![None; sends],
             ready: VecDeque::new(),
             peers: Peers::new(peers::MAX_PEERS),
-            maker,
-            waiting: 0,
             groups: Groups::default(),
             sources: info.caps.intersects(of_source),
             longest: info.ep_attr.max_msg_size.min(port.mtu),
@@ -193,71 +180,13 @@ impl Datagrams {
     /// See [`ofi_core::transport::TransportEndpoint::peer`].
     pub fn peer<H: Upcalls<Verbs>>(&mut self, host: &mut H, address: &Address) -> Result<PeerId> {
         let name = Name::parse(address)?;
-        let peer = match self.meet(host, name) {
+        let peer = match self.peers.meet(name, |peer| host.retire(peer)) {
             Met::Before(peer) => return Ok(peer),
             Met::New(peer) => peer,
             Met::NoRoom => self.peers.add(name),
         };
         host.introduce(peer, &name.encode());
         Ok(peer)
-    }
-
-    fn meet<H: Upcalls<Verbs>>(&mut self, host: &mut H, name: Name) -> Met {
-        let met = self.peers.meet(name, |peer| host.retire(peer));
-        self.forget_routes();
-        met
-    }
-
-    /// Drops the routes of peers that were removed, and the datagrams that wait for one.
-    fn forget_routes(&mut self) {
-        for slot in self.peers.discard(&self.maker) {
-            self.not_sent(slot);
-        }
-    }
-
-    /// Takes the routes that were made in the background, and posts the datagrams that waited for them.
-    #[cold]
-    fn take_routes(&mut self) {
-        for (making, made) in self.maker.take() {
-            let Some((peer, made, waiting)) = self.peers.made(&mut self.maker, making, made) else {
-                continue;
-            };
-            if let Err(error) = &made {
-                tracing::debug!(target: "ofi::verbs::ep_data", %error, lost = waiting.len(), "a peer has no route");
-            }
-            for Waiting { slot, len, data } in waiting {
-                self.waiting -= 1;
-                match (&made, self.peers.qp(peer)) {
-                    (Ok(route), Ok(qp)) => self.post(slot, len, UdRoute::clone(route), qp, data),
-                    _ => self.lose(slot),
-                }
-            }
-        }
-    }
-
-    /// Ends a datagram that waited for its route.
-    fn not_sent(&mut self, slot: u32) {
-        self.waiting -= 1;
-        self.lose(slot);
-    }
-
-    fn lose(&mut self, slot: u32) {
-        self.give_slot(slot);
-        self.counts.unsendable += 1;
-    }
-
-    /// Posts the datagram of a slot.
-    fn post(&mut self, slot: u32, len: usize, route: UdRoute, qp: u32, data: Option<u32>) {
-        let from = self.sending.segment(slot, len);
-        let route = self.along[slot as usize].insert(route);
-        // SAFETY: the device owns the slot, which keeps the route, until the request has ended.
-        match unsafe { self.queues.send(slot.into(), from, UdTarget { route, qp, qkey: QKEY }, data) } {
-            Ok(()) => self.counts.sent += 1,
-            Err(error) => {
-                tracing::debug!(target: "ofi::verbs::ep_data", %error, "a datagram was not sent");
-                self.lose(slot);
-            }
-        }
     }
 
     /// See [`ofi_core::transport::TransportEndpoint::send`].
@@ -283,11 +212,8 @@ impl Datagrams {
             let advice = "the device is lost; close the endpoint and its domain, and call getinfo again";
             return Err(Error::with(errno, advice));
         }
-        if self.maker.is_owed() {
-            self.take_routes();
-        }
         let qp = self.peers.qp(out.peer)?;
-        let route = match self.peers.route(out.peer, &mut self.maker, |name| self.groups.resolve(name)) {
+        let route = match self.peers.route(out.peer, &*self.queues, |name| self.groups.resolve(name)) {
             // The device has no room for another route, and sends in flight keep theirs.
             Err(error) if error.errno() == Errno::ENOMEM && self.along.iter().any(Option::is_some) => {
                 self.drain();
@@ -299,20 +225,21 @@ impl Datagrams {
         if self.free.is_empty() {
             self.drain();
         }
-        let waits = matches!(route, Route::Making);
-        // One half of the slots is for peers whose routes are there.
-        let has_room = !waits || self.waiting < self.along.len() / 2;
-        let Some(slot) = self.free.pop_if(|_| has_room) else {
+        let Some(slot) = self.free.pop() else {
             self.full();
             return Err(Error::AGAIN);
         };
         // SAFETY: the pieces are lent during the call, and a slot has room for the longest datagram.
         unsafe { copy::gather(out.pieces, skipped, self.sending.at(slot), len) };
-        match route {
-            Route::Made(route) => self.post(slot, len, route, qp, data),
-            Route::Making => {
-                self.waiting += 1;
-                self.peers.wait(out.peer, Waiting { slot, len, data });
+        let from = self.sending.segment(slot, len);
+        let route = self.along[slot as usize].insert(route);
+        // SAFETY: the device owns the slot, which keeps the route, until the request has ended.
+        match unsafe { self.queues.send(slot.into(), from, UdTarget { route, qp, qkey: QKEY }, data) } {
+            Ok(()) => self.counts.sent += 1,
+            Err(error) => {
+                tracing::debug!(target: "ofi::verbs::ep_data", %error, "a datagram was not sent");
+                self.give_slot(slot);
+                self.counts.unsendable += 1;
             }
         }
         Ok(Posted::Done)
@@ -399,9 +326,6 @@ impl Datagrams {
         if self.groups.joining() > 0 {
             self.move_joins(host);
         }
-        if self.maker.is_owed() {
-            self.take_routes();
-        }
         let mut taken = 0;
         while taken < MAX_COMPLETIONS_PER_POLL && host.hungry() {
             let Some(entry) = self.next() else { return };
@@ -456,7 +380,7 @@ impl Datagrams {
     /// The sender of a datagram.
     fn source<H: Upcalls<Verbs>>(&mut self, host: &mut H, name: Option<Name>) -> PeerId {
         let met = match name.filter(|_| self.sources) {
-            Some(name) => (name, self.meet(host, name)),
+            Some(name) => (name, self.peers.meet(name, |peer| host.retire(peer))),
             None => (Name::NOBODY, Met::NoRoom),
         };
         match met {
@@ -520,17 +444,6 @@ impl Datagrams {
             self.peers.forgotten,
             "least recently used peers that were evicted from the table",
         );
-    }
-}
-
-impl Drop for Datagrams {
-    /// Datagrams that wait for a route may leave shortly.
-    fn drop(&mut self) {
-        let end = Instant::now() + Duration::from_millis(settings::LINGER_MS.get() as u64);
-        while self.waiting > 0 && self.gone.is_none() && Instant::now() < end {
-            std::thread::sleep(Duration::from_micros(50));
-            self.take_routes();
-        }
     }
 }
 

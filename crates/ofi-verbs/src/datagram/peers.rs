@@ -6,11 +6,9 @@ use rustc_hash::FxHashMap;
 use ofi_api::{Errno, Error, Result};
 use ofi_core::transport::PeerId;
 
-use super::routes::{Begun, Making, PortName, RouteMaker};
 use crate::address::Name;
 use crate::errors::failed;
-use crate::rc;
-use crate::rc::ud::UdRoute;
+use crate::rc::ud::{UdQueues, UdRoute};
 
 /// Maximum number of peers that an endpoint remembers. The application may insert more addresses.
 pub const MAX_PEERS: usize = 1 << 14;
@@ -21,40 +19,11 @@ const NONE: PeerId = PeerId::MAX;
 
 struct Known {
     name: Name,
-    route: RouteState,
+    /// Created at the first send.
+    route: Option<UdRoute>,
     /// The neighbours in the list: the next less recently used peer, and the next more recently used one.
     before: PeerId,
     after: PeerId,
-}
-
-/// A datagram that waits for its route.
-pub struct Waiting {
-    /// The slot that has it.
-    pub slot: u32,
-    /// Its length in bytes.
-    pub len: usize,
-    /// Its immediate data.
-    pub data: Option<u32>,
-}
-
-/// The answer of [`Peers::route`].
-pub enum Route {
-    /// The route.
-    Made(UdRoute),
-    /// It is being made: datagrams to the peer may wait for it ([`Peers::wait`]).
-    Making,
-}
-
-/// A route that was made, or was not, and the datagrams that waited for it.
-pub type MadeRoute = (PeerId, Result<UdRoute>, Vec<Waiting>);
-
-/// The route to a peer. The first send begins to make it.
-enum RouteState {
-    None,
-    Making(Making, Vec<Waiting>),
-    Made(UdRoute),
-    /// The next send reports why it was not made, and the one after it begins again.
-    Failed(Error),
 }
 
 /// The table of peers that a datagram endpoint remembers. They form a list, from the least to the most
@@ -67,12 +36,6 @@ pub struct Peers {
     newest: PeerId,
     /// The peer number of all senders that are not remembered. It is not in the list.
     nobody: Option<PeerId>,
-    /// The peers whose routes are being made, by [`Making::number`].
-    making: FxHashMap<u64, PeerId>,
-    /// The routes of removed peers, for [`Peers::discard`].
-    unused: Vec<UdRoute>,
-    /// The slots of datagrams that waited for the route to a removed peer, for [`Peers::discard`].
-    lost: Vec<u32>,
     /// Number of removed peers, whose numbers were reused.
     pub forgotten: u64,
 }
@@ -98,9 +61,6 @@ impl Peers {
             oldest: NONE,
             newest: NONE,
             nobody: None,
-            making: FxHashMap::default(),
-            unused: Vec::new(),
-            lost: Vec::new(),
             forgotten: 0,
         }
     }
@@ -138,8 +98,7 @@ impl Peers {
             if retire(peer) {
                 let known = &mut self.all[peer as usize];
                 let old = std::mem::replace(&mut known.name, name);
-                let route = std::mem::replace(&mut known.route, RouteState::None);
-                self.forget(route);
+                known.route = None;
                 self.by_name.remove(&old);
                 self.by_name.insert(name, peer);
                 self.forgotten += 1;
@@ -168,7 +127,7 @@ impl Peers {
     }
 
     fn push(&mut self, name: Name) -> PeerId {
-        self.all.push(Known { name, route: RouteState::None, before: NONE, after: NONE });
+        self.all.push(Known { name, route: None, before: NONE, after: NONE });
         (self.all.len() - 1) as PeerId
     }
 
@@ -203,132 +162,47 @@ impl Peers {
     }
 
     /// The route to a peer, which becomes the most recently used. If the device cannot hold more routes, another peer's
-    /// is dropped. `resolve` returns the port of a name.
+    /// is dropped. `resolve` returns the GID, if there is one, and the LID of a name.
     ///
     /// # Errors
     /// `FI_EINVAL` if the peer does not exist; the error of `resolve`; the device's error.
     pub fn route(
         &mut self,
         peer: PeerId,
-        maker: &mut RouteMaker,
-        resolve: impl Fn(Name) -> Result<PortName>,
-    ) -> Result<Route> {
-        let known = self.all.get_mut(peer as usize).ok_or_else(|| Error::new(Errno::EINVAL))?;
-        match &mut known.route {
-            RouteState::Made(route) => {
+        queues: &dyn UdQueues,
+        resolve: impl Fn(Name) -> Result<(Option<[u8; 16]>, u16)>,
+    ) -> Result<UdRoute> {
+        let name = match self.all.get(peer as usize) {
+            Some(Known { route: Some(route), .. }) => {
                 let route = UdRoute::clone(route);
                 self.touch(peer);
-                return Ok(Route::Made(route));
+                return Ok(route);
             }
-            RouteState::Making(..) => return Ok(Route::Making),
-            state @ RouteState::Failed(_) => {
-                if let RouteState::Failed(error) = std::mem::replace(state, RouteState::None) {
-                    return Err(error);
-                }
-            }
-            RouteState::None => {}
-        }
-        let to = resolve(known.name)?;
+            Some(known) => known.name,
+            None => return Err(Error::new(Errno::EINVAL)),
+        };
         self.touch(peer);
-        loop {
-            match maker.begin(to) {
-                Begun::Making(making) => {
-                    self.making.insert(making.number, peer);
-                    self.all[peer as usize].route = RouteState::Making(making, Vec::new());
-                    return Ok(Route::Making);
-                }
-                Begun::Made(Err(error)) if error.errno == libc::ENOMEM && self.give_up_route(maker) => {}
-                Begun::Made(made) => {
-                    let route = made.map_err(|error| failed(&error))?;
-                    self.all[peer as usize].route = RouteState::Made(UdRoute::clone(&route));
-                    return Ok(Route::Made(route));
-                }
+        let (gid, lid) = resolve(name)?;
+        let route = loop {
+            match queues.route(gid, lid) {
+                Err(error) if error.errno == libc::ENOMEM && self.give_up_route() => {}
+                made => break made.map_err(|error| failed(&error))?,
             }
-        }
-    }
-
-    /// Has a datagram wait for the peer's route, which is being made.
-    pub fn wait(&mut self, peer: PeerId, datagram: Waiting) {
-        match self.all.get_mut(peer as usize) {
-            Some(Known { route: RouteState::Making(_, waiting), .. }) => waiting.push(datagram),
-            _ => self.lost.push(datagram.slot),
-        }
-    }
-
-    /// Processes the maker's answer. `None` if the peer was removed meanwhile, or its group was left, or if the route
-    /// is made again because another one was given up for it.
-    pub fn made(
-        &mut self,
-        maker: &mut RouteMaker,
-        making: Making,
-        made: rc::Result<UdRoute>,
-    ) -> Option<MadeRoute> {
-        let peer = self.making.remove(&making.number);
-        let is_wanted = |known: &Known| matches!(known.route, RouteState::Making(now, _) if now == making);
-        let peer = peer.filter(|&peer| self.all.get(peer as usize).is_some_and(is_wanted));
-        let Some(peer) = peer else {
-            made.into_iter().for_each(|route| maker.discard(route));
-            return None;
         };
-        if made.as_ref().is_err_and(|error| error.errno == libc::ENOMEM) && self.give_up_route(maker) {
-            match maker.begin(making.to) {
-                Begun::Making(again) => {
-                    self.making.insert(again.number, peer);
-                    if let RouteState::Making(now, _) = &mut self.all[peer as usize].route {
-                        *now = again;
-                    }
-                    return None;
-                }
-                Begun::Made(made) => return self.answer(peer, made),
-            }
-        }
-        self.answer(peer, made)
+        self.all[peer as usize].route = Some(UdRoute::clone(&route));
+        Ok(route)
     }
 
-    fn answer(&mut self, peer: PeerId, made: rc::Result<UdRoute>) -> Option<MadeRoute> {
-        let made = made.map_err(|error| failed(&error));
-        let state = match &made {
-            Ok(route) => RouteState::Made(UdRoute::clone(route)),
-            Err(error) => RouteState::Failed(error.clone()),
-        };
-        match std::mem::replace(&mut self.all[peer as usize].route, state) {
-            RouteState::Making(_, waiting) => Some((peer, made, waiting)),
-            _ => None,
-        }
-    }
-
-    /// Has the maker drop the routes of removed peers. Returns the slots of the datagrams that waited for one.
-    pub fn discard(&mut self, maker: &RouteMaker) -> Vec<u32> {
-        self.unused.drain(..).for_each(|route| maker.discard(route));
-        std::mem::take(&mut self.lost)
-    }
-
-    fn forget(&mut self, route: RouteState) {
-        match route {
-            RouteState::Made(route) => self.unused.push(route),
-            RouteState::Making(_, waiting) => self.lost.extend(waiting.iter().map(|datagram| datagram.slot)),
-            RouteState::None | RouteState::Failed(_) => {}
-        }
-    }
-
-    /// Drops the routes of the peers whose names are `of`, for [`Peers::discard`].
+    /// Drops the routes of the peers whose names are `of`.
     pub fn drop_routes(&mut self, of: impl Fn(&Name) -> bool) {
-        for peer in 0..self.all.len() {
-            if of(&self.all[peer].name) {
-                let route = std::mem::replace(&mut self.all[peer].route, RouteState::None);
-                self.forget(route);
-            }
-        }
+        self.all.iter_mut().filter(|known| of(&known.name)).for_each(|known| known.route = None);
     }
 
     /// Drops the route of the least recently used peer that has one. Returns whether there was one.
-    fn give_up_route(&mut self, maker: &RouteMaker) -> bool {
+    fn give_up_route(&mut self) -> bool {
         let mut at = self.oldest;
         while let Some(known) = self.all.get_mut(at as usize) {
-            if let RouteState::Made(_) = known.route {
-                if let RouteState::Made(route) = std::mem::replace(&mut known.route, RouteState::None) {
-                    maker.discard(route);
-                }
+            if known.route.take().is_some() {
                 return true;
             }
             at = known.after;

@@ -70,21 +70,7 @@ pub trait Datagrams: Send + Sync {
     fn open(&self, ip: IpAddr, sizes: UdSizes) -> Result<Box<dyn UdQueues>>;
 }
 
-/// Makes routes to ports, on any thread.
-pub trait UdRoutes: Send + Sync {
-    /// A route to a port: by its GID if it has one, else by its LID.
-    ///
-    /// # Errors
-    /// The device's error; `ENOMEM` if the device holds no more routes.
-    fn route(&self, gid: Option<[u8; 16]>, lid: u16) -> Result<UdRoute>;
-
-    /// Whether [`UdRoutes::route`], or the drop of a route, may take longer than a post.
-    fn may_block(&self) -> bool {
-        true
-    }
-}
-
-/// A route to a port ([`UdRoutes::route`]): an address handle. It must exist until the sends along it have ended.
+/// A route to a port ([`UdQueues::route`]): an address handle. It must exist until the sends along it have ended.
 pub type UdRoute = Arc<dyn Any + Send + Sync>;
 
 /// The destination of a datagram.
@@ -109,8 +95,11 @@ pub unsafe trait UdQueues: Send {
     /// The queue pair's number.
     fn number(&self) -> u32;
 
-    /// The maker of its routes, which need not outlive this.
-    fn routes(&self) -> Arc<dyn UdRoutes>;
+    /// A route to a port: by its GID if it has one, else by its LID.
+    ///
+    /// # Errors
+    /// The device's error; `ENOMEM` if the device holds no more routes.
+    fn route(&self, gid: Option<[u8; 16]>, lid: u16) -> Result<UdRoute>;
 
     /// Starts to join a multicast group. The network answers later ([`Membership::grant`]).
     ///

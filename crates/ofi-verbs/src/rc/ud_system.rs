@@ -11,7 +11,7 @@ use ibv::{
 };
 
 use super::system::{Port, System};
-use super::ud::{Datagrams, Membership, UdPort, UdQueues, UdRoute, UdRoutes, UdSizes, UdTarget};
+use super::ud::{Datagrams, Membership, UdPort, UdQueues, UdRoute, UdSizes, UdTarget};
 use super::{Error, Result, Segment, WorkCompletion};
 
 /// A port's attributes for datagrams.
@@ -56,26 +56,6 @@ struct Opened {
     port: Port,
 }
 
-/// Makes address handles of a port.
-struct FromPort {
-    pd: Arc<ProtectionDomain>,
-    port: Port,
-}
-
-impl UdRoutes for FromPort {
-    fn route(&self, gid: Option<[u8; 16]>, lid: u16) -> Result<UdRoute> {
-        let Port { number: port, gid_index, .. } = self.port;
-        let handle =
-            AddressHandle::along(&self.pd, Way { gid: gid.map(Gid), gid_index, hops: 64, lid, port })?;
-        Ok(handle)
-    }
-
-    /// At once: a datagram that waited for its route would stay with a program that polls no more after its send.
-    fn may_block(&self) -> bool {
-        false
-    }
-}
-
 impl Membership for Multicast {
     fn grant(&mut self) -> Result<Option<GroupAddress>> {
         self.grant()
@@ -92,8 +72,11 @@ unsafe impl UdQueues for Opened {
         self.qp.number()
     }
 
-    fn routes(&self) -> Arc<dyn UdRoutes> {
-        Arc::new(FromPort { pd: Arc::clone(&self.pd), port: self.port })
+    fn route(&self, gid: Option<[u8; 16]>, lid: u16) -> Result<UdRoute> {
+        let Port { number: port, gid_index, .. } = self.port;
+        let handle =
+            AddressHandle::along(&self.pd, Way { gid: gid.map(Gid), gid_index, hops: 64, lid, port })?;
+        Ok(handle)
     }
 
     fn join(&self, group: IpAddr) -> Result<Box<dyn Membership>> {
