@@ -30,24 +30,38 @@ impl Peer {
     /// The error that the owner would return. Only a valid grant can tell, because the key of a void one may belong to
     /// another region by now.
     pub fn resolve(&mut self, piece: &RemotePiece, write: bool) -> Result<Option<*mut u8>, Errno> {
-        let (resolved, terms) = match self.grants.known.get_mut(&piece.key) {
-            Some(KeyState::Mapped(granted)) => (granted.resolve(piece.addr, piece.len, write), granted.terms),
+        let resolved = match self.grants.known.get_mut(&piece.key) {
+            Some(KeyState::Mapped(granted)) => granted.resolve(piece.addr, piece.len, write),
             Some(KeyState::Device(device)) => {
                 self.grants.uses += 1;
                 device.used = self.grants.uses;
                 let target = device.resolve(piece.addr, piece.len, write);
-                (target.map(|target| std::ptr::without_provenance_mut(target as usize)), device.terms)
+                target.map(|target| std::ptr::without_provenance_mut(target as usize))
             }
             _ => return Ok(None),
         };
         match resolved {
             Ok(target) => Ok(Some(target)),
-            Err(_) if self.up().is_none_or(|up| !terms.hold(up)) => {
-                self.grants.known.remove(&piece.key);
-                Ok(None)
-            }
-            Err(errno) => Err(errno),
+            Err(errno) => self.beyond_grant(piece.key, errno).map(|()| None),
         }
+    }
+
+    /// Forgets a void grant.
+    ///
+    /// # Errors
+    /// `errno` if the grant holds.
+    #[cold]
+    fn beyond_grant(&mut self, key: u64, errno: Errno) -> Result<(), Errno> {
+        let terms = match self.grants.known.get(&key) {
+            Some(KeyState::Mapped(granted)) => granted.terms,
+            Some(KeyState::Device(device)) => device.terms,
+            _ => return Ok(()),
+        };
+        if self.up().is_some_and(|up| terms.hold(up)) {
+            return Err(errno);
+        }
+        self.grants.known.remove(&key);
+        Ok(())
     }
 
     /// Takes the peer's answer.

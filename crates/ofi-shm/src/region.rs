@@ -57,9 +57,13 @@ impl ShmRegion {
         if let Some(allocated) = whole.as_ref().filter(|_| shares) {
             allocated.share();
         }
+        Self::made(whole, None, shares)
+    }
+
+    fn made(allocated: Option<Arc<Allocated>>, device: Option<DeviceHandle>, shares: bool) -> Self {
         Self {
-            allocated: whole,
-            device: None,
+            allocated,
+            device,
             shares,
             given: Mutex::default(),
             keys: Mutex::default(),
@@ -71,14 +75,7 @@ impl ShmRegion {
     pub fn of_device(attr: &MrAttr<'_>, device: &RegisteredDevice) -> Self {
         let both = MrAccess::REMOTE_READ | MrAccess::REMOTE_WRITE;
         let device = if attr.access().contains(both) { device.handle(attr) } else { None };
-        Self {
-            allocated: None,
-            device,
-            shares: false,
-            given: Mutex::default(),
-            keys: Mutex::default(),
-            openings: Arc::default(),
-        }
+        Self::made(None, device, false)
     }
 
     /// Takes the keys under which peers of these endpoints may have mapped the device memory.
@@ -168,19 +165,22 @@ pub fn answer(shared: &Arc<SharedEndpoint>, key: u64, write: bool, devices: bool
         },
         (None, None) => return refused,
     };
-    if !given.iter().any(|(to, its)| *its == slot && std::ptr::eq(to.as_ptr(), Arc::as_ptr(shared))) {
-        given.retain(|(to, _)| to.strong_count() > 0);
-        given.push((Arc::downgrade(shared), slot));
-    }
+    note(&mut given, shared, slot);
     if device.is_some() {
-        let mut keys = data.keys.lock().unwrap_or_else(PoisonError::into_inner);
-        let of_this =
-            |known: &(Weak<SharedEndpoint>, u64)| std::ptr::eq(known.0.as_ptr(), Arc::as_ptr(shared));
-        if !keys.iter().any(|known| known.1 == key && of_this(known)) {
-            keys.push((Arc::downgrade(shared), key));
-        }
+        note(&mut data.keys.lock().unwrap_or_else(PoisonError::into_inner), shared, key);
     }
     answer
+}
+
+/// Adds a slot or a key of an endpoint, once. Those of closed endpoints are dropped.
+fn note<V: PartialEq>(all: &mut Vec<(Weak<SharedEndpoint>, V)>, shared: &Arc<SharedEndpoint>, value: V) {
+    let is_known = |(to, known): &(Weak<SharedEndpoint>, V)| {
+        *known == value && std::ptr::eq(to.as_ptr(), Arc::as_ptr(shared))
+    };
+    if !all.iter().any(is_known) {
+        all.retain(|(to, _)| to.strong_count() > 0);
+        all.push((Arc::downgrade(shared), value));
+    }
 }
 
 fn generation(shared: &SharedEndpoint, slot: u32) -> &AtomicU32 {
