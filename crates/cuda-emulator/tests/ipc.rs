@@ -133,6 +133,27 @@ impl Drop for Owner {
     }
 }
 
+/// An owner, and a hostile peer that may lend the owner's memory as its own.
+struct HostileOwner {
+    owner: Owner,
+    hostile: Hostile,
+    /// The hostile peer's address.
+    at: FiAddr,
+    /// The whole of an allocation of the owner's.
+    device: DeviceHandle,
+}
+
+impl HostileOwner {
+    fn new(test: &str, side: &TestEndpoint) -> Self {
+        let owner = Owner::start(test, side, &[]);
+        let mut hostile = Hostile::new(&side.name()).unwrap();
+        hostile.greet().unwrap();
+        let at = side.insert_address(&hostile.address());
+        let device = DeviceHandle { uuid: Cuda::open(0).unwrap().uuid(), handle: owner.handle, offset: 0 };
+        Self { owner, hostile, at, device }
+    }
+}
+
 /// Runs an access of this process to its end.
 fn access(side: &TestEndpoint, owner: &Owner, local: &Memory, remote: RemotePiece, write: bool) -> Event {
     let out = || side.out(owner.at, local.slice(..remote.len)).context(1);
@@ -277,15 +298,10 @@ fn a_hostile_owner_lends_no_more_than_the_driver_confirms() {
     if !is_test(name, &[]) {
         return;
     }
-    let cuda = Cuda::open(0).unwrap();
     let side = open();
-    let owner = Owner::start(name, &side, &[]);
-    let mut hostile = Hostile::new(&side.name()).unwrap();
-    hostile.greet().unwrap();
-    let at = side.insert_address(&hostile.address());
+    let HostileOwner { owner: _owner, hostile, at, device: real } = HostileOwner::new(name, &side);
     let local = Memory::new(64);
     let _registered = side.register(&local, MrAccess::all()).unwrap();
-    let real = DeviceHandle { uuid: cuda.uuid(), handle: owner.handle, offset: 0 };
     let read = |addr: u64, key: u64| {
         let there = [RemotePiece { addr, len: 64, key }];
         wait::drive(&[&side], "room", || side.out(at, &local).context(key as usize).read(&there).ok());
@@ -324,16 +340,11 @@ fn accesses_stay_in_the_range_that_a_hostile_owner_lends() {
     if !is_test(name, &[]) {
         return;
     }
-    let cuda = Cuda::open(0).unwrap();
     let side = open();
-    let mut owner = Owner::start(name, &side, &[]);
+    let HostileOwner { mut owner, hostile, at, device } = HostileOwner::new(name, &side);
     owner.order("fill 3");
-    let mut hostile = Hostile::new(&side.name()).unwrap();
-    hostile.greet().unwrap();
-    let at = side.insert_address(&hostile.address());
     let local = Memory::new(64);
     let _registered = side.register(&local, MrAccess::all()).unwrap();
-    let device = DeviceHandle { uuid: cuda.uuid(), handle: owner.handle, offset: 0 };
     let base = u64::MAX - 99; // the last address is below the first one
     let access = |addr: u64, len: usize, write: bool| {
         let there = [RemotePiece { addr, len, key: 5 }];
@@ -364,15 +375,10 @@ fn mappings_are_bounded_and_the_one_used_least_recently_goes_first() {
     if !is_test(name, &[]) {
         return;
     }
-    let cuda = Cuda::open(0).unwrap();
     let side = open();
-    let owner = Owner::start(name, &side, &[]);
-    let mut hostile = Hostile::new(&side.name()).unwrap();
-    hostile.greet().unwrap();
-    let at = side.insert_address(&hostile.address());
+    let HostileOwner { owner: _owner, hostile, at, device } = HostileOwner::new(name, &side);
     let local = Memory::new(64);
     let _registered = side.register(&local, MrAccess::all()).unwrap();
-    let device = DeviceHandle { uuid: cuda.uuid(), handle: owner.handle, offset: 0 };
     let read = |key: u64| {
         let there = [RemotePiece { addr: 0, len: 64, key }];
         wait::drive(&[&side], "room", || side.out(at, &local).context(key as usize).read(&there).ok());
