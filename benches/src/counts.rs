@@ -11,12 +11,14 @@ mod tracee;
 
 use std::path::Path;
 
+use crate::side_by_side::on_each_core;
 use crate::{Error, Result, budget, ours};
 pub use tracee::Seen;
 use tracee::Tracee;
 
-/// Calls before the first one that is single-stepped. By then tables have grown and locks are biased.
-const WARM: u64 = 1_000;
+/// Calls before the first one that is single-stepped. By then tables have grown and locks are biased, even those that a
+/// connection's thread entered twice at the start, which are biased after 1,024 entries (`ofi-ring/biased`).
+const WARM: u64 = 3_000;
 /// Single-stepped calls. A poll reads the clock once in 32 calls.
 pub const FOLLOWED: u64 = 32;
 /// Runs of a path that exceeds its row, of which the least counts: a preempted thread yields its core, which is an
@@ -55,37 +57,39 @@ pub fn check(document: &Path, write: bool) -> Result<Vec<Checked>> {
         return Err(bad(format!("path {:?} has no row in the table of budgets", path.name)));
     }
     let this = std::env::current_exe().map_err(Error::io("finding this program"))?;
-    let mut results = Vec::new();
-    for budget::Entry { path: name, counts: cells, .. } in rows {
-        let path = ours::PATHS.iter().find(|path| path.name == name);
-        let path = path.ok_or_else(|| Error::NotReady(format!("path {name:?}")))?;
-        let mut allowed = [0.0; 4];
-        for (place, cell) in allowed.iter_mut().zip(&cells) {
-            // An empty cell is still to be written.
-            *place = if cell.is_empty() && write {
-                f64::INFINITY
-            } else {
-                cell.parse().map_err(|_| bad(format!("{cell:?} in the row of {name:?} is not a number")))?
-            };
-        }
-        let mut row = Checked { path: name, allowed, found: per_call(&follow(&this, path)?) };
+    let results = on_each_core(&rows, |row| {
+        let path = ours::PATHS.iter().find(|path| path.name == row.path);
+        let path = path.ok_or_else(|| Error::NotReady(format!("path {:?}", row.path)))?;
+        let allowed = allowed(row, write).map_err(bad)?;
+        let mut checked = Checked { path: row.path.clone(), allowed, found: per_call(&follow(&this, path)?) };
         for _ in 1..ATTEMPTS {
-            if row.is_within() {
+            if checked.is_within() {
                 break;
             }
             let again = per_call(&follow(&this, path)?);
-            row.found = std::array::from_fn(|count| row.found[count].min(again[count]));
+            checked.found = std::array::from_fn(|count| checked.found[count].min(again[count]));
         }
-        let Checked { path: name, found, .. } = &row;
-        if write {
-            text = budget::with_counts(&text, name, &(*found).map(written));
-        }
-        results.push(row);
-    }
+        Ok(checked)
+    })?;
     if write {
+        for Checked { path, found, .. } in &results {
+            text = budget::with_counts(&text, path, &(*found).map(written));
+        }
         std::fs::write(document, text).map_err(Error::io(what()))?;
     }
     Ok(results)
+}
+
+/// The limits in the row's cells. If `write` is set, an empty cell is still to be written, and has none.
+fn allowed(row: &budget::Entry, write: bool) -> std::result::Result<[f64; 4], String> {
+    let mut allowed = [f64::INFINITY; 4];
+    for (limit, cell) in allowed.iter_mut().zip(&row.counts) {
+        if !(cell.is_empty() && write) {
+            let bad = |_| format!("{cell:?} in the row of {:?} is not a number", row.path);
+            *limit = cell.parse().map_err(bad)?;
+        }
+    }
+    Ok(allowed)
 }
 
 /// Follows `path` in `program`, which is this one.

@@ -9,9 +9,10 @@ use std::{
     hint::black_box,
     path::Path,
     process::{self, Command, Stdio},
+    sync::atomic::{AtomicU64, Ordering},
 };
 
-use crate::{Error, Result, budget, error::tail, ours, peers::packages::on_path};
+use crate::{Error, Result, budget, error::tail, ours, peers::packages::on_path, side_by_side::on_each_core};
 
 /// Operations of the two runs.
 const COUNTS: [u64; 2] = [1_000, 3_000];
@@ -45,13 +46,12 @@ pub fn check(document: &Path, write: bool) -> Result<Vec<Checked>> {
         return Err(Error::Budget { path: document.to_owned(), reason });
     }
     let this = env::current_exe().map_err(Error::io("finding this program"))?;
-    let mut results = Vec::new();
-    for entry in entries {
+    let results = on_each_core(&entries, |entry| {
         let path = ours::PATHS.iter().find(|path| path.name == entry.path);
         let path = path.ok_or_else(|| Error::NotReady(format!("path {:?}", entry.path)))?;
         let measured = per_operation(&this, path)?;
-        results.push(Checked { path: entry.path, budget: entry.budget, measured: measured.ceil() as u64 });
-    }
+        Ok(Checked { path: entry.path.clone(), budget: entry.budget, measured: measured.ceil() as u64 })
+    })?;
     if write {
         let what = || Error::io(document.display().to_string());
         let text = fs::read_to_string(document).map_err(what())?;
@@ -105,7 +105,9 @@ pub fn per_operation(program: &Path, path: &ours::Path) -> Result<f64> {
 
 /// Instructions collected over one run of `count` operations under callgrind.
 fn collected(program: &Path, path: &ours::Path, count: u64) -> Result<u64> {
-    let out = env::temp_dir().join(format!("ofi-benches-callgrind.{}", process::id()));
+    static RUNS: AtomicU64 = AtomicU64::new(0);
+    let run = RUNS.fetch_add(1, Ordering::Relaxed);
+    let out = env::temp_dir().join(format!("ofi-benches-callgrind.{}.{run}", process::id()));
     let mut command = Command::new("valgrind");
     command.args(["--tool=callgrind", "--fair-sched=yes", "--collect-atstart=no"]);
     command.arg(format!("--toggle-collect={}", path.function));

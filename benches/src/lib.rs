@@ -15,7 +15,8 @@
 //! - [`scale`]: the `scale` command, what thousands of regions, sessions, flows, ends and streams cost.
 //! - [`figures`], [`table`]: units, medians, printing.
 //! - [`instructions`], [`budget`]: instruction counts under callgrind against `docs/hot-path.md`.
-//! - [`counts`]: other counts of the same paths, by single-stepping. [`markdown`]: the document's tables.
+//! - [`counts`]: other counts of the same paths, by single-stepping. Both measure on all cores at once
+//!   (`side_by_side`). [`markdown`]: the document's tables.
 
 pub mod bare;
 pub mod bounce;
@@ -37,6 +38,7 @@ pub mod quiet;
 pub mod report;
 pub mod rows;
 pub mod scale;
+mod side_by_side;
 pub mod socket;
 pub mod spawn;
 pub mod sweeps;

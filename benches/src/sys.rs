@@ -18,6 +18,17 @@ pub fn pin_current_thread(core: usize) -> io::Result<()> {
     if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
+/// The cores that the calling thread may run on.
+pub fn usable_cores() -> io::Result<Vec<usize>> {
+    let mut set = [0_u64; 16]; // as above
+    // SAFETY: `set` has as many writable bytes as the call is told, and thread 0 means the caller.
+    let rc = unsafe { libc::sched_getaffinity(0, size_of_val(&set), set.as_mut_ptr().cast()) };
+    if rc != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok((0..64 * set.len()).filter(|core| set[core / 64] >> (core % 64) & 1 == 1).collect())
+}
+
 /// The core that the calling thread runs on.
 pub fn current_core() -> io::Result<usize> {
     // SAFETY: the call takes nothing.
