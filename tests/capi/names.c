@@ -1,5 +1,5 @@
-/* Names of shared memory: any node and service form one, and a second endpoint of the same fi_getinfo name gets
- * a name of its own. */
+/* Names of endpoints, which they have before they are enabled. Names of shared memory: any node and service form one,
+ * and a second endpoint of the same fi_getinfo name gets a name of its own. */
 #include "check.h"
 
 #include <unistd.h>
@@ -39,6 +39,52 @@ static void name_of(struct fid_ep *ep, char *name)
 	CHECK(len == strlen(name) + 1);
 }
 
+/* A program asks for the name of a new endpoint, before it binds anything, and tells its peers. */
+static void before_enabling(const char *provider, enum fi_ep_type type)
+{
+	struct fi_info *hints = fi_allocinfo(), *of;
+	struct fi_eq_attr eq_attr = {.wait_obj = FI_WAIT_NONE};
+	struct fi_cq_attr cq_attr = {.format = FI_CQ_FORMAT_CONTEXT};
+	struct fi_av_attr av_attr = {.type = FI_AV_TABLE};
+	struct fid_eq *eq = NULL;
+	struct fid_av *peers = NULL;
+	struct fid_ep *ep;
+	char early[256], again[256];
+	size_t len = sizeof early, len_again = sizeof again, small = 1;
+	hints->caps = FI_MSG;
+	hints->ep_attr->type = type;
+	hints->fabric_attr->prov_name = strdup(provider);
+	OK(fi_getinfo(FI_VERSION(1, 17), NULL, NULL, 0, hints, &of));
+	OK(fi_fabric(of->fabric_attr, &fabric, NULL));
+	OK(fi_domain(fabric, of, &domain, NULL));
+	OK(fi_endpoint(domain, of, &ep, NULL));
+	ANSWERS(fi_getname(&ep->fid, early, &small), -FI_ETOOSMALL);
+	OK(fi_getname(&ep->fid, early, &len));
+	CHECK(small == len);
+	OK(fi_cq_open(domain, &cq_attr, &cq, NULL));
+	OK(fi_ep_bind(ep, &cq->fid, FI_TRANSMIT | FI_RECV));
+	if (type == FI_EP_MSG) {
+		OK(fi_eq_open(fabric, &eq_attr, &eq, NULL));
+		OK(fi_ep_bind(ep, &eq->fid, 0));
+	} else {
+		OK(fi_av_open(domain, &av_attr, &peers, NULL));
+		OK(fi_ep_bind(ep, &peers->fid, 0));
+	}
+	OK(fi_enable(ep));
+	OK(fi_getname(&ep->fid, again, &len_again));
+	CHECK(len == len_again && !memcmp(early, again, len));
+	OK(fi_close(&ep->fid));
+	if (eq)
+		OK(fi_close(&eq->fid));
+	if (peers)
+		OK(fi_close(&peers->fid));
+	OK(fi_close(&cq->fid));
+	OK(fi_close(&domain->fid));
+	OK(fi_close(&fabric->fid));
+	fi_freeinfo(of);
+	fi_freeinfo(hints);
+}
+
 int main(void)
 {
 	struct fi_cq_attr cq_attr = {.format = FI_CQ_FORMAT_TAGGED};
@@ -47,6 +93,13 @@ int main(void)
 	struct fid_ep *first, *second, *third;
 	char node[64], wanted[128], name[256], other[256], in[8];
 	fi_addr_t to;
+
+	before_enabling("shm", FI_EP_RDM);
+	before_enabling("udp", FI_EP_RDM);
+	before_enabling("udp", FI_EP_DGRAM);
+	before_enabling("udp", FI_EP_MSG);
+	before_enabling("tcp", FI_EP_RDM);
+	before_enabling("tcp", FI_EP_MSG);
 
 	snprintf(node, sizeof node, "target-%d", (int)getpid());
 	snprintf(wanted, sizeof wanted, "fi_ns://%s:activation", node);

@@ -367,6 +367,50 @@ fn accesses_stay_in_the_range_that_a_hostile_owner_lends() {
     owner.order("check 3");
 }
 
+/// Regression test: where the table is full, the keys of one access drove each other out for ever. The mapping of the
+/// first one stays, and the owner executes the access.
+#[test]
+fn keys_of_one_access_do_not_drive_each_other_out() {
+    const LIMIT: u64 = 256;
+    let name = "keys_of_one_access_do_not_drive_each_other_out";
+    if !is_test(name, &[]) {
+        return;
+    }
+    let side = open();
+    let HostileOwner { owner: _owner, hostile: many, at: at_many, device } = HostileOwner::new(name, &side);
+    let mut few = Hostile::new(&side.name()).unwrap();
+    few.greet().unwrap();
+    let at_few = side.insert_address(&few.address());
+    let local = Memory::new(64);
+    let _registered = side.register(&local, MrAccess::all()).unwrap();
+    let read = |at: FiAddr, keys: &[u64]| {
+        let len = local.len() / keys.len();
+        let there: Vec<_> = keys.iter().map(|&key| RemotePiece { addr: 0, len, key }).collect();
+        wait::drive(&[&side], "room", || side.out(at, &local).context(keys[0] as usize).read(&there).ok());
+    };
+    let settle = || (0..1000).for_each(|_| side.poll());
+    let map = |at: FiAddr, owner: &Hostile, key: u64| {
+        read(at, &[key]);
+        settle();
+        owner.lend_device(key, (0, LEN as u64), device).unwrap();
+        wait::drive(&[&side], "the read", || side.next()).done();
+    };
+    (1..LIMIT).for_each(|key| map(at_many, &many, key));
+    map(at_few, &few, 1000);
+    assert_eq!(side.statistic("shm_device_mappings"), LIMIT);
+    read(at_few, &[2000, 2001]);
+    settle();
+    for key in [2000, 2001] {
+        few.lend_device(key, (0, LEN as u64), device).unwrap();
+        settle();
+    }
+    assert!(side.next().is_none(), "the owner, which answers no access, executes this one");
+    // An answer counts only if this end has asked again, and an answer for the full table would take another's place.
+    few.lend_device(2000, (0, LEN as u64), DeviceHandle { handle: [7; 64], ..device }).unwrap();
+    settle();
+    assert_eq!(side.statistic("shm_device_mappings"), LIMIT, "the first key of the access stays mapped");
+}
+
 /// A peer cannot make this end open mappings without bound: beyond 256, the one used least recently is closed.
 #[test]
 fn mappings_are_bounded_and_the_one_used_least_recently_goes_first() {

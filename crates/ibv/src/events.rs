@@ -7,6 +7,8 @@
 //! Invariants:
 //! - An event is acknowledged as soon as it has been read and copied. Destroying an object waits until its events are
 //!   acknowledged, so an object whose event was read exists until then.
+//! - It is queued for every [`AsyncEvents`] before that, so what is queued when a queue pair is followed for the first
+//!   time is about earlier ones of its number.
 //! - The loss of a device is remembered, and also reported to each [`AsyncEvents`] created later.
 
 use std::collections::{BTreeSet, VecDeque};
@@ -90,6 +92,14 @@ impl AsyncEvent {
         match self {
             Self::PairFatal(qp) | Self::PairRequest(qp) | Self::PairAccess(qp) => Some(qp),
             _ => None,
+        }
+    }
+
+    /// The queue pair that the event is about.
+    pub const fn pair(self) -> Option<u32> {
+        match self {
+            Self::PathMigrated(qp) | Self::PathFailed(qp) | Self::LastReceive(qp) => Some(qp),
+            event => event.failed_pair(),
         }
     }
 
@@ -180,6 +190,13 @@ impl Watcher {
         // SAFETY: a word to write; an eventfd that does not block.
         unsafe { libc::write(self.fd.as_raw_fd(), (&raw const ONE).cast(), size_of::<u64>()) };
     }
+
+    /// No events are queued any more.
+    fn quiet(&self) {
+        let mut count = 0u64;
+        // SAFETY: room for a word; an eventfd that does not block.
+        unsafe { libc::read(self.fd.as_raw_fd(), (&raw mut count).cast(), size_of::<u64>()) };
+    }
 }
 
 static ONE: u64 = 1;
@@ -189,6 +206,16 @@ impl Waiting {
         match event {
             AsyncEvent::LastReceive(qp) => self.followed.remove(&qp),
             _ => true,
+        }
+    }
+
+    /// See [`AsyncEvents::follow`].
+    fn follow(&mut self, qp: u32, follow: bool) {
+        if follow {
+            self.events.retain(|event| event.pair() != Some(qp));
+            self.followed.insert(qp);
+        } else {
+            self.followed.remove(&qp);
         }
     }
 
@@ -261,11 +288,11 @@ impl Hub {
             }
             // SAFETY: it was read above, and is acknowledged below.
             let seen = unsafe { AsyncEvent::new(&event) };
-            // SAFETY: it was read above; nothing refers to its object any more.
-            unsafe { (verbs.ibv_ack_async_event)(&mut event) };
             if seen.is_news() {
                 watchers.tell(seen);
             }
+            // SAFETY: it was read above; nothing refers to its object any more.
+            unsafe { (verbs.ibv_ack_async_event)(&mut event) };
         }
         Ok(())
     }
@@ -339,21 +366,19 @@ impl AsyncEvents {
         }
         let event = waiting.events.pop_front();
         if event.is_some() && waiting.events.is_empty() {
-            let mut count = 0u64;
-            // SAFETY: room for a word; an eventfd that does not block.
-            unsafe { libc::read(self.watcher.fd.as_raw_fd(), (&raw mut count).cast(), size_of::<u64>()) };
+            self.watcher.quiet();
         }
         Ok(event)
     }
 
-    /// Reports the next [`AsyncEvent::LastReceive`] of a queue pair. With `false`, no longer.
+    /// Reports the next [`AsyncEvent::LastReceive`] of a new queue pair. What is queued about an earlier one of its
+    /// number is dropped. With `false`, no longer.
     pub fn follow(&self, qp: u32, follow: bool) {
-        let followed = &mut self.watcher.waiting().followed;
-        if follow {
-            followed.insert(qp)
-        } else {
-            followed.remove(&qp)
-        };
+        let mut waiting = self.watcher.waiting();
+        waiting.follow(qp, follow);
+        if waiting.events.is_empty() {
+            self.watcher.quiet();
+        }
     }
 
     /// Number of events that were dropped because too many were queued.
@@ -441,5 +466,24 @@ mod tests {
         let wants = [6, 7, 7, 8].map(|qp| waiting.wants(AsyncEvent::LastReceive(qp)));
         assert_eq!(wants, [false, true, false, true]);
         assert!(waiting.wants(AsyncEvent::PairFatal(6)));
+    }
+
+    /// Regression test: a new queue pair counted as drained, or as failed, by an event of an earlier one of its number.
+    #[test]
+    fn a_followed_queue_pair_gets_no_event_of_an_earlier_one_of_its_number() {
+        let mut waiting = Waiting::default();
+        waiting.follow(7, true);
+        let others = [AsyncEvent::PairFatal(8), AsyncEvent::PortError(7), AsyncEvent::QueueError(7)];
+        let of_pair = [AsyncEvent::LastReceive(7), AsyncEvent::PairFatal(7), AsyncEvent::PathFailed(7)];
+        for event in of_pair.into_iter().chain(others) {
+            if waiting.wants(event) {
+                waiting.put(event);
+            }
+        }
+        waiting.follow(7, false);
+        assert_eq!(waiting.events.len(), 6, "it ends with its events unread");
+        waiting.follow(7, true);
+        assert_eq!(Vec::from(waiting.events.clone()), others);
+        assert!(waiting.wants(AsyncEvent::LastReceive(7)));
     }
 }

@@ -28,6 +28,8 @@ const ALIGNMENT: usize = 4 << 10;
 const MAX_ANSWERS: usize = 1024;
 /// The time after which bulk connections that are not used are closed.
 pub const IDLE_TIMEOUT: Duration = Duration::from_secs(5);
+/// The pause between two looks whether the stripes before a lost one have left.
+pub const STOP_PAUSE: Duration = Duration::from_millis(100);
 /// The time after a failed attempt within which there is no other one.
 pub const RETRY_PAUSE: Duration = Duration::from_secs(10);
 

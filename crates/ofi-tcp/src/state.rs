@@ -51,13 +51,17 @@ impl EndpointState {
 // host still has.
 unsafe impl TransportEndpoint<Tcp> for EndpointState {
     fn enable(&mut self, name: Option<&Address>) -> Result<Address> {
-        let Self::Closed { domain, info } = self else {
-            return Err(Error::new(Errno::EOPBADSTATE));
+        let peers = match self {
+            Self::Closed { domain, info } => TcpEndpoint::new(domain, info, name)?,
+            Self::Open(peers) => return Ok(Address::from(peers.name)), // it was reserved
         };
-        let peers = TcpEndpoint::new(domain, info, name)?;
         let address = Address::from(peers.name);
         *self = Self::Open(Box::new(peers));
         Ok(address)
+    }
+
+    fn reserve(&mut self, name: Option<&Address>) -> Result<Option<Address>> {
+        self.enable(name).map(Some) // peers are served when they are polled
     }
 
     fn peer<H: Upcalls<Tcp>>(&mut self, host: &mut H, address: &Address) -> Result<PeerId> {

@@ -1,6 +1,6 @@
 //! The socket of a passive endpoint. Its sessions carry only connection management packets.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::net::SocketAddr;
 use std::os::fd::RawFd;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -69,8 +69,8 @@ struct Inner {
     socket: Socket,
     desk: Desk,
     alive: Alive,
-    /// The last peer sent to. If its session is not open yet, `Endpoint::is_drained` disregards it.
-    last: Option<u32>,
+    /// Peers that were sent to and whose sessions are not open yet: `Endpoint::is_drained` disregards them.
+    opening: BTreeSet<u32>,
 }
 
 /// A passive endpoint: its socket, and the connection requests that arrive on it.
@@ -98,8 +98,9 @@ impl UdpPort {
         alive.set_epoch(endpoint.epoch());
         alive.watch(socket.raw())?;
         let address = Address::from(socket.name());
-        let (fd, desk) = (socket.fd(), Desk::default());
-        Ok(Self { address, fd, inner: Mutex::new(Inner { endpoint, socket, desk, alive, last: None }) })
+        let fd = socket.fd();
+        let inner = Inner { endpoint, socket, desk: Desk::default(), alive, opening: BTreeSet::new() };
+        Ok(Self { address, fd, inner: Mutex::new(inner) })
     }
 
     fn inner(&self) -> MutexGuard<'_, Inner> {
@@ -138,17 +139,21 @@ impl Inner {
         self.send();
     }
 
-    /// Whether packets to the last peer are unacknowledged.
+    /// Whether packets wait for a session to open.
     fn owes(&mut self) -> bool {
-        let sender = self.last.and_then(|peer| self.endpoint.sender(now(), peer));
-        sender.is_some_and(|sender| sender.commands.buffered() > 0)
+        let endpoint = &self.endpoint;
+        self.opening.retain(|&peer| !endpoint.is_open(peer) && !endpoint.is_idle(peer));
+        !self.opening.is_empty()
     }
 
     fn forget(&mut self) {
         let lost = std::mem::take(&mut self.desk.lost);
         // Requests of lost peers need no answer.
         self.desk.inbox.retain(|(peer, _)| !lost.contains(peer));
-        lost.into_iter().for_each(|peer| self.endpoint.forget(peer));
+        for peer in lost {
+            self.opening.remove(&peer);
+            self.endpoint.forget(peer);
+        }
     }
 
     fn send(&mut self) {
@@ -200,7 +205,10 @@ impl Port for UdpPort {
             return Err(Error::AGAIN);
         }
         sender.commands.record(kind::CONNECTION, 0, packet, 0, None);
-        inner.last = Some(peer);
+        if !inner.endpoint.is_open(peer) {
+            inner.owes(); // forgets those that are open by now
+            inner.opening.insert(peer);
+        }
         inner.endpoint.expect(now(), peer, true);
         inner.endpoint.handle_time(now(), &mut inner.desk);
         inner.forget();
@@ -245,5 +253,48 @@ impl Drop for Inner {
             }
             let _ = self.socket.flush();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A port of loopback.
+    fn port() -> UdpPort {
+        let info = Info { addr_format: AddrFormat::SockaddrIn, ..Info::default() };
+        let loopback = Address::from(SocketAddr::from(([127, 0, 0, 1], 0)));
+        UdpPort::open(&info, Some(&loopback)).unwrap()
+    }
+
+    /// Regression test: the packet for the first peer, which begins to poll late, was lost when the second one had its
+    /// own.
+    #[test]
+    fn a_closing_port_waits_for_each_peer_that_it_has_sent_to() {
+        let (from, late, prompt) = (port(), port(), port());
+        from.send(late.address(), b"first").unwrap();
+        from.send(prompt.address(), b"second").unwrap();
+        let poll = |port: &UdpPort, until: Duration| {
+            let end = now() + until;
+            while now() < end {
+                if let Some((_, packet)) = port.receive() {
+                    return Some(packet);
+                }
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            None
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                std::thread::sleep(Duration::from_millis(40));
+                assert_eq!(poll(&late, Duration::from_secs(2)).as_deref(), Some(&b"first"[..]));
+                poll(&late, Duration::from_millis(20)); // acknowledges
+            });
+            scope.spawn(|| {
+                assert_eq!(poll(&prompt, Duration::from_secs(2)).as_deref(), Some(&b"second"[..]));
+                poll(&prompt, Duration::from_millis(20));
+            });
+            drop(from);
+        });
     }
 }

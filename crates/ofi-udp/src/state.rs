@@ -53,8 +53,10 @@ impl EndpointState {
 // host still has.
 unsafe impl TransportEndpoint<Udp> for EndpointState {
     fn enable(&mut self, name: Option<&Address>) -> Result<Address> {
-        let Self::Closed { domain, info } = self else {
-            return Err(Error::new(Errno::EOPBADSTATE));
+        let (domain, info) = match self {
+            Self::Closed { domain, info } => (domain, info),
+            Self::Open(udp) => return Ok(Address::from(udp.socket.name())), // it was reserved
+            Self::Datagrams(udp) => return Ok(udp.address()),
         };
         if datagram::is_datagram(info) {
             datagram::without_key(info)?;
@@ -69,6 +71,10 @@ unsafe impl TransportEndpoint<Udp> for EndpointState {
         let address = Address::from(udp.socket.name());
         *self = Self::Open(Box::new(udp));
         Ok(address)
+    }
+
+    fn reserve(&mut self, name: Option<&Address>) -> Result<Option<Address>> {
+        self.enable(name).map(Some) // peers are served when they are polled
     }
 
     fn peer<H: Upcalls<Udp>>(&mut self, host: &mut H, address: &Address) -> Result<PeerId> {

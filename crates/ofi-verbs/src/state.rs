@@ -44,6 +44,16 @@ impl EndpointState {
         Self::Closed { domain: Arc::clone(domain), info: Box::new(info.clone()), queues: [None; 2] }
     }
 
+    /// The address of an enabled endpoint.
+    fn address(&self) -> Result<Address> {
+        match self {
+            Self::Closed { .. } => Err(Error::new(Errno::EOPBADSTATE)),
+            Self::Open(endpoint) => Ok(Address::from(address::canonical(endpoint.common.adapter.address))),
+            Self::Datagrams(datagrams) => Ok(datagrams.address()),
+            Self::Connected(connected) => Ok(connected.address()),
+        }
+    }
+
     fn connected(&mut self) -> Result<&mut Connected> {
         match self {
             Self::Connected(connected) => Ok(connected),
@@ -72,25 +82,24 @@ impl EndpointState {
 // dropped before the operations of their peers are.
 unsafe impl TransportEndpoint<Verbs> for EndpointState {
     fn enable(&mut self, name: Option<&Address>) -> Result<Address> {
-        let Self::Closed { domain, info, queues } = self else {
-            return Err(Error::new(Errno::EOPBADSTATE));
+        let (domain, info, queues) = match self {
+            Self::Closed { domain, info, queues } => (domain, info, queues),
+            reserved => return reserved.address(),
         };
         if info.ep_attr.ep_type == EpType::Dgram {
-            let datagrams = Datagrams::new(domain, info, name)?;
-            let address = datagrams.address();
-            *self = Self::Datagrams(Box::new(datagrams));
-            return Ok(address);
+            *self = Self::Datagrams(Box::new(Datagrams::new(domain, info, name)?));
+            return self.address();
         }
         if info.ep_attr.ep_type == EpType::Msg {
-            let connected = Connected::new(domain, info, name, *queues)?;
-            let address = connected.address();
-            *self = Self::Connected(Box::new(connected));
-            return Ok(address);
+            *self = Self::Connected(Box::new(Connected::new(domain, info, name, *queues)?));
+            return self.address();
         }
-        let endpoint = VerbsEndpoint::new(domain, info, name)?;
-        let address = Address::from(address::canonical(endpoint.common.adapter.address));
-        *self = Self::Open(Box::new(endpoint));
-        Ok(address)
+        *self = Self::Open(Box::new(VerbsEndpoint::new(domain, info, name)?));
+        self.address()
+    }
+
+    fn reserve(&mut self, name: Option<&Address>) -> Result<Option<Address>> {
+        self.enable(name).map(Some) // a connected endpoint then has a completion queue of the device for itself
     }
 
     fn report_to(&mut self, to: [Option<usize>; 2]) {

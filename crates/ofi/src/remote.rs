@@ -90,19 +90,21 @@ impl RemoteWindow {
 /// `FI_EINVAL` for a range that is backwards or exceeds the object.
 pub(crate) fn resolve(range: &impl RangeBounds<u64>, len: u64) -> Result<Range<u64>> {
     let start = match range.start_bound() {
-        Bound::Included(&start) => start,
-        Bound::Excluded(&start) => start.saturating_add(1),
-        Bound::Unbounded => 0,
+        Bound::Included(&start) => Some(start),
+        Bound::Excluded(&start) => start.checked_add(1),
+        Bound::Unbounded => Some(0),
     };
     let end = match range.end_bound() {
-        Bound::Included(&end) => end.saturating_add(1),
-        Bound::Excluded(&end) => end,
-        Bound::Unbounded => len,
+        Bound::Included(&end) => end.checked_add(1),
+        Bound::Excluded(&end) => Some(end),
+        Bound::Unbounded => Some(len),
     };
-    if start <= end && end <= len {
-        Ok(start..end)
-    } else {
-        Err(invalid(format!("a part of {len} bytes"), format!("{start}..{end}")))
+    match (start, end) {
+        (Some(start), Some(end)) if start <= end && end <= len => Ok(start..end),
+        _ => {
+            let shown = |bound: Option<u64>| bound.map_or("2^64".into(), |bound| bound.to_string());
+            Err(invalid(format!("a part of {len} bytes"), format!("{}..{}", shown(start), shown(end))))
+        }
     }
 }
 
@@ -125,6 +127,12 @@ mod tests {
         for bad in [resolve(&backwards, 5), resolve(&(0..6), 5), resolve(&(0..=u64::MAX), 5)] {
             assert_eq!(bad.unwrap_err(), Errno::EINVAL);
         }
+        // The longest object ends before the last byte that a bound can include.
+        let all = resolve(&(0..=u64::MAX), u64::MAX).unwrap_err();
+        assert!(all.to_string().contains("0..2^64"), "{all}");
+        let none = (Bound::Excluded(u64::MAX), Bound::Unbounded);
+        assert_eq!(resolve(&none, u64::MAX).unwrap_err(), Errno::EINVAL);
+        assert_eq!(resolve(&(0..=u64::MAX - 1), u64::MAX).unwrap(), 0..u64::MAX);
     }
 
     #[test]

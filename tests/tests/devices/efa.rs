@@ -91,6 +91,7 @@ ofi_testkit::conformance!($name: $kit, skip = [
     a_connected_endpoint_without_an_event_queue_has_its_domain_s: "no FI_EP_MSG",
     a_blocked_reader_of_events_wakes_for_a_connection: "no FI_EP_MSG",
     connections_come_and_go: "no FI_EP_MSG",
+    an_endpoint_keeps_the_name_that_it_has_before_enabling: "the device names the queue pair, which options of the endpoint change",
     a_datagram_endpoint_reads_and_writes_its_peer_s_memory: "no FI_EP_DGRAM",
     messages_and_accesses_share_a_datagram_endpoint: "no FI_EP_DGRAM",
     datagrams_carry_messages_and_their_source: "no FI_EP_DGRAM",

@@ -1,6 +1,9 @@
 //! Bulk connections of provider `tcp` that fail at each moment, beside messages that wait for the application: what has
 //! arrived whole is delivered, what awaits a lost stripe fails in time, and the peer goes on or connects anew.
 
+use std::io::Read;
+use std::os::fd::AsRawFd;
+
 use ofi_tcp::wire::Packet;
 use ofi_tcp::wire::cm::Extras;
 use ofi_testkit::prelude::*;
@@ -10,6 +13,8 @@ use crate::tcp_raw::{Raw, message};
 
 /// The time within which the kernel tells of the end of a connection of this host, and as much for a busy machine.
 const BOUND: Duration = Duration::from_secs(5);
+/// The provider closes idle bulk connections after 5 s. What does not wait for that ends within this time.
+const PROMPT: Duration = Duration::from_secs(3);
 /// A payload of two stripes, and of three.
 const TWO: usize = 64 << 10;
 const THREE: usize = 128 << 10;
@@ -182,6 +187,23 @@ fn a_stripe_that_was_lost_between_packets_ends_its_message() {
     }
 }
 
+/// A bulk connection that was added behind a striped message brings none of its stripes.
+#[test]
+fn a_stripe_lost_behind_an_added_bulk_connection_ends_its_message() {
+    let side = side();
+    let (mut main, number) = meet(&side);
+    let (first, _) = ask(&side, main.port(), number);
+    let into = Memory::new(TWO);
+    side.receive(&into).context(2).post().expect("a receive");
+    begin(&mut main, 2, TWO);
+    wait::drive_through(Duration::from_millis(20), &[&side]);
+    let (_second, _) = ask(&side, main.port(), number);
+    first.reset();
+    let error = wait::drive_for(PROMPT, &[&side], "the end of the message", || side.next_of(2));
+    assert_eq!(error.failed().err, Errno::ECONNRESET);
+    main.is_closed(&[&side]);
+}
+
 /// The kernel accepts nothing more on the main connection, but the stripes are here.
 #[test]
 fn a_striped_message_outlives_the_reset_of_its_main_connection() {
@@ -259,6 +281,87 @@ fn the_sender_of_a_lost_stripe_connects_anew() {
 fn the_sender_of_a_lost_stripe_takes_what_has_arrived() {
     forgetful();
     at_a_sender(FLOOD);
+}
+
+/// A sender that has lost a stripe, and keeps its connection because messages wait for the application, ends its other
+/// bulk connections when their stripes have left: the peer learns that they bring no more.
+#[test]
+fn the_sender_of_a_lost_stripe_ends_its_other_bulk_connections() {
+    forgetful();
+    let from = Memory::patterned(LEN, 1);
+    let (side, to, _listener, mut main, mut bulk) = dialled(&from);
+    flood(&side, &mut main);
+    let [lost, other] = &mut bulk[..] else { panic!("two bulk connections") };
+    silence(lost); // nothing of its stripe is acknowledged
+    side.out(to, &from).context(3).write(&[there()]).expect("a write");
+    let Packet::Stripe { len, .. } = other.hear_packet(&[&side]) else { panic!("no stripe") };
+    other.hear(&[&side], len as usize);
+    wait::drive_through(Duration::from_millis(60), &[&side]); // acknowledgements may be delayed by 40 ms
+    bulk.remove(0).reset();
+    for context in 1..=3 {
+        wait::drive(&[&side], "an error", || side.next_of(context)).failed();
+    }
+    let mut byte = [0];
+    let over = || (matches!(bulk[0].stream.read(&mut byte), Ok(0))).then_some(());
+    wait::drive_for(PROMPT, &[&side], "the end of the other one", over);
+    assert_eq!(side.statistic("connections_lost"), 0);
+    receive(&side, 0..FLOOD);
+}
+
+/// Bytes that come last on a main connection that sends no more, fewer than were asked for: with them it ends, although
+/// the peer keeps it open.
+#[test]
+fn a_main_connection_that_has_stopped_ends_with_its_last_bytes() {
+    let from = Memory::patterned(LEN, 1);
+    let (side, to, _listener, mut main, mut bulk) = dialled(&from);
+    let long = Memory::patterned(64 << 20, 2);
+    let all = RemotePiece { len: long.len(), ..there() };
+    side.out(to, &long).context(3).write(&[all]).expect("a write");
+    wait::drive_through(Duration::from_millis(20), &[&side]); // no connection is read unasked any more
+    bulk.remove(0).reset();
+    say(&mut main, 0);
+    wait::drive_for(PROMPT, &[&side], "the end", || (side.statistic("connections_lost") == 1).then_some(()));
+    for context in 1..=3 {
+        wait::drive(&[&side], "an error", || side.next_of(context)).failed();
+    }
+    receive(&side, 0..1);
+}
+
+/// Drops all packets that arrive for a socket, as a network that has lost its path.
+fn silence(raw: &Raw) {
+    let mut drop_all = libc::sock_filter { code: (libc::BPF_RET | libc::BPF_K) as u16, jt: 0, jf: 0, k: 0 };
+    let program = libc::sock_fprog { len: 1, filter: &mut drop_all };
+    let len = size_of::<libc::sock_fprog>() as libc::socklen_t;
+    let (fd, from) = (raw.stream.as_raw_fd(), std::ptr::from_ref(&program).cast());
+    // SAFETY: the structure of this option, whose one instruction is there during the call.
+    let set = unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, from, len) };
+    assert_eq!(set, 0, "{}", std::io::Error::last_os_error());
+}
+
+/// Keepalive of an endpoint with the shortest bound: a second, and four probes a second apart, with 3 s for a busy
+/// machine.
+const SILENCE: Duration = Duration::from_secs(8);
+
+/// The path of a bulk connection loses all packets, and nobody says so. The end that awaits a stripe, and the end that
+/// sends one, give it up as they do a main connection.
+#[test]
+fn a_silent_bulk_connection_is_given_up() {
+    // SAFETY: as in `ofi_tests::tcp_atomics`.
+    unsafe { std::env::set_var("FI_TCP_PEER_TIMEOUT_MS", "1000") };
+    let from = Memory::patterned(LEN, 1);
+    let (sender, to, _listener, _main, bulk) = dialled(&from);
+    let receiver = side();
+    let (mut main, first, _second) = meet_with_two(&receiver);
+    let into = Memory::new(THREE);
+    receiver.receive(&into).context(2).post().expect("a receive");
+    begin(&mut main, 3, THREE);
+    wait::drive_through(Duration::from_millis(20), &[&receiver]);
+    bulk.iter().chain([&first]).for_each(silence);
+    sender.out(to, &from).context(3).write(&[there()]).expect("a write");
+    let both = [&sender, &receiver];
+    let sent = wait::drive_for(SILENCE, &both, "the end of the write", || sender.next_of(3)).failed();
+    let got = wait::drive_for(SILENCE, &both, "the end of the message", || receiver.next_of(2)).failed();
+    assert_eq!((sent.err, got.err), (Errno::ETIMEDOUT, Errno::ETIMEDOUT));
 }
 
 /// The TCP sockets of this process that are connected.

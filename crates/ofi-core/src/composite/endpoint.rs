@@ -228,6 +228,10 @@ unsafe impl<P: CompositeSpec> TransportEndpoint<Composite<P>> for CompositeEndpo
         Ok(address)
     }
 
+    fn reserve(&mut self, name: Option<&Address>) -> Result<Option<Address>> {
+        self.far.reserve(name)
+    }
+
     fn permit_shared_memory(&mut self, permitted: bool) {
         if !permitted && P::Near::needs_shared_memory() {
             self.prepared = None;

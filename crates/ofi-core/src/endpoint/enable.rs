@@ -1,12 +1,14 @@
 //! Enabling: checks that everything that the endpoint's capabilities need is bound, and opens its transport's part.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::sync::{Arc, Weak};
 
 use ofi_api::{Address, Caps, EpOption, Errno, Error, Result};
 
 use super::EpCore;
-use crate::auth;
+use super::bind::bad_state;
+use crate::auth::{self, AuthKey};
 use crate::av::Watcher;
 use crate::cntr::Kind;
 use crate::cq::Cq;
@@ -71,14 +73,19 @@ impl<T: Transport> EpCore<T> {
         state.ends.tx.decide();
         state.ends.rx.decide(state.ends.staging.counters.has(Kind::Receive));
         let key = state.ends.peers.av().map_or(Ok(None), |av| av.claim_key())?;
-        let mut info = std::borrow::Cow::Borrowed(&core.info);
-        if let Some((key, _)) = &key {
-            info = std::borrow::Cow::Owned(auth::with_key(&info, key));
-        }
-        if state.named {
-            info.to_mut().src_addr = None; // only fi_setname counts
-        }
-        let mut transport = T::open_endpoint(&core.domain.part, &info)?;
+        let reserved = match state.reserved.take() {
+            // A part without the key of the vector, which was not bound: another one gets the name.
+            Some((part, name)) if key.is_some() => {
+                drop(part);
+                (state.name, state.named) = (Some(name), true);
+                None
+            }
+            reserved => reserved,
+        };
+        let mut transport = match reserved {
+            Some((part, _)) => part,
+            None => core.open_part(state.named, key.as_ref().map(|(key, _)| key))?,
+        };
         state.key_in_use = key.map(|(_, in_use)| in_use);
         transport.permit_shared_memory(state.shared_memory);
         state.own_options.iter().for_each(|&(option, value)| transport.set_option(option, value));
@@ -140,6 +147,40 @@ impl<T: Transport> EpCore<T> {
             "enabled an endpoint"
         );
         Ok(())
+    }
+
+    /// Opens the transport's part, with the key of an address vector.
+    fn open_part(&self, named: bool, key: Option<&AuthKey>) -> Result<T::Endpoint> {
+        let mut info = Cow::Borrowed(&self.info);
+        if let Some(key) = key {
+            info = Cow::Owned(auth::with_key(&info, key));
+        }
+        if named {
+            info.to_mut().src_addr = None; // only fi_setname counts
+        }
+        T::open_endpoint(&self.domain.part, &info)
+    }
+
+    /// See [`ofi_api::Endpoint::name`].
+    pub(super) fn name(&self) -> Result<Address> {
+        let mut guard = self.state.lock();
+        let state = &mut *guard;
+        if let Some(name) = state.ends.connection.as_ref().and_then(|connection| connection.name()) {
+            return Ok(name.clone());
+        }
+        if let (Some(_), Some(name)) = (&state.transport, &state.name) {
+            return Ok(name.clone());
+        }
+        if state.reserved.is_none() {
+            let mut part = self.open_part(state.named, None)?;
+            state.reserved = part.reserve(state.name.as_ref())?.map(|name| (part, name));
+        }
+        match &state.reserved {
+            Some((_, name)) => Ok(name.clone()),
+            None => {
+                Err(bad_state("fi_getname", "an enabled endpoint", "one before fi_enable", "enable it first"))
+            }
+        }
     }
 
     /// Logs that the endpoint closes, with its nonzero counters.

@@ -83,6 +83,8 @@ struct State<T: Transport> {
     /// The queues of both directions, by slot.
     queues: [Option<Arc<Cq>>; 2],
     name: Option<Address>,
+    /// The transport's part of an endpoint that was named before it is enabled, and that name.
+    reserved: Option<(T::Endpoint, Address)>,
     /// The name was set by fi_setname.
     named: bool,
     /// `FI_OPT_SHARED_MEMORY_PERMITTED`.
@@ -361,6 +363,7 @@ impl<T: Transport> Ep<T> {
                 queues: [None, None],
                 // The source address of a connection request belongs to the passive endpoint.
                 name: if accepts { None } else { info.src_addr.clone() },
+                reserved: None,
                 named: false,
                 shared_memory: true,
                 hmem_p2p: if devices.is_some() { options::P2P_ENABLED } else { options::P2P_DISABLED },
@@ -471,16 +474,7 @@ impl<T: Transport> Endpoint for Ep<T> {
 
     fn name(&self) -> Result<Address> {
         self.core.born.check()?;
-        let guard = self.core.state.lock();
-        match (&guard.transport, &guard.name) {
-            (Some(_), Some(name)) => {
-                let connection = guard.ends.connection.as_ref();
-                Ok(connection.and_then(|connection| connection.name()).unwrap_or(name).clone())
-            }
-            _ => {
-                Err(bad_state("fi_getname", "an enabled endpoint", "one before fi_enable", "enable it first"))
-            }
-        }
+        self.core.name()
     }
 
     fn set_name(&self, address: &Address) -> Result<()> {
@@ -494,7 +488,8 @@ impl<T: Transport> Endpoint for Ep<T> {
                 "name it first",
             ));
         }
-        (guard.name, guard.named) = (Some(T::normalize(address)?), true);
+        let name = T::normalize(address)?;
+        (guard.name, guard.named, guard.reserved) = (Some(name), true, None);
         Ok(())
     }
 

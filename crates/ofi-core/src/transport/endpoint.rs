@@ -69,6 +69,15 @@ pub unsafe trait TransportEndpoint<T: Transport>: Send {
     /// `FI_EADDRINUSE`, `FI_EADDRNOTAVAIL`.
     fn enable(&mut self, name: Option<&Address>) -> Result<Address>;
 
+    /// Takes the address that [`TransportEndpoint::enable`] is going to return, before that is called with the same
+    /// `name`. `None`: the address is not known before.
+    ///
+    /// # Errors
+    /// Those of [`TransportEndpoint::enable`].
+    fn reserve(&mut self, _name: Option<&Address>) -> Result<Option<Address>> {
+        Ok(None)
+    }
+
     /// Names the completion queues of the application that report this endpoint's operations and its receives, before
     /// [`TransportEndpoint::enable`]. Different queues have different names while the endpoint exists.
     fn report_to(&mut self, _queues: [Option<usize>; 2]) {}

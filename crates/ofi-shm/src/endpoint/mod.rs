@@ -140,13 +140,17 @@ impl ShmEndpoint {
 // grant, which ends before the operation does (`bulk`, `single`, `grants`); dropping the state withdraws all of them.
 unsafe impl TransportEndpoint<Shm> for EndpointState {
     fn enable(&mut self, name: Option<&Address>) -> Result<Address> {
-        let Self::Closed { domain, info } = self else {
-            return Err(Error::new(Errno::EOPBADSTATE));
+        let endpoint = match self {
+            Self::Closed { domain, info } => ShmEndpoint::new(domain, info, name)?,
+            Self::Open(endpoint) => return Ok(endpoint.common.shared.address.clone()), // it was reserved
         };
-        let endpoint = ShmEndpoint::new(domain, info, name)?;
         let address = endpoint.common.shared.address.clone();
         *self = Self::Open(Box::new(endpoint));
         Ok(address)
+    }
+
+    fn reserve(&mut self, name: Option<&Address>) -> Result<Option<Address>> {
+        self.enable(name).map(Some) // peers are served when they are polled
     }
 
     fn peer<H: Upcalls<Shm>>(&mut self, host: &mut H, address: &Address) -> Result<PeerId> {

@@ -13,7 +13,7 @@ use ofi_core::slots::SlotId;
 use ofi_core::transport::{PeerId, Upcalls};
 
 use super::TcpEndpoint;
-use crate::bulk::{Bulk, IDLE_TIMEOUT, MAX_INCOMING, OutStripe, RETRY_PAUSE, Role, Source};
+use crate::bulk::{Bulk, IDLE_TIMEOUT, MAX_INCOMING, OutStripe, RETRY_PAUSE, Role, STOP_PAUSE, Source};
 use crate::conn::{AHEAD, Body, Conn, Phase, Stall, To};
 use crate::sys;
 use crate::taking::{At, Broken};
@@ -210,9 +210,10 @@ impl TcpEndpoint {
         (conn.peer, conn.role) = (Some(peer), Role::BulkIn);
         let Some((_, main)) = self.main(peer) else { return self.lose(host, id, Errno::ECONNREFUSED) };
         main.role = Role::Main;
-        let extras = main.extras;
+        let (extras, striped) = (main.extras, main.striped);
         if let Some(conn) = self.conn(id) {
-            conn.extras = extras;
+            // The peer uses it after the answer: for none of the payloads whose packets are here.
+            (conn.extras, conn.striped) = (extras, striped);
         }
         let bulk = self.peers[peer as usize].bulk.get_or_insert_with(|| Box::new(Bulk::new(0)));
         bulk.incoming.push(id);
@@ -360,9 +361,13 @@ impl TcpEndpoint {
             sys::end_sending(socket.as_fd());
         }
         conn.stop_sending(errno);
+        let peer = conn.peer;
         self.read(host, main, false);
         self.end_operations(host, main);
         self.want_of(main);
+        if let Some(peer) = peer {
+            self.finish_bulk(peer, Instant::now());
+        }
     }
 
     /// Whether the payload that arrives awaits more stripes than connections can bring: each brings one.
@@ -413,16 +418,33 @@ impl TcpEndpoint {
                 continue;
             };
             self.look = self.look.min(now + IDLE_TIMEOUT);
-            if now.saturating_duration_since(bulk.used) < IDLE_TIMEOUT {
-                continue;
+            if now.saturating_duration_since(bulk.used) >= IDLE_TIMEOUT || self.has_stopped(at as PeerId) {
+                self.finish_bulk(at as PeerId, now);
             }
-            for id in std::mem::take(&mut bulk.ready) {
-                match self.conns.get_mut(id).and_then(Option::as_deref_mut) {
-                    Some(conn) if !is_drained(conn) => bulk.ready.push(id),
-                    Some(Conn { socket: Some(socket), .. }) => sys::end_sending(socket.as_fd()),
-                    _ => {}
-                }
+        }
+    }
+
+    /// Whether this end sends no more to a peer.
+    fn has_stopped(&mut self, peer: PeerId) -> bool {
+        self.main(peer).is_some_and(|(_, main)| main.broken.is_some())
+    }
+
+    /// Ends the bulk connections of this end to a peer as soon as their stripes have left.
+    fn finish_bulk(&mut self, peer: PeerId, now: Instant) {
+        let has_stopped = self.has_stopped(peer);
+        let entry = self.peers.get_mut(peer as usize);
+        let bulk = entry.and_then(|entry| entry.bulk.as_deref_mut()).filter(|bulk| bulk.waiting.is_empty());
+        let Some(bulk) = bulk else { return };
+        for id in std::mem::take(&mut bulk.ready) {
+            match self.conns.get_mut(id).and_then(Option::as_deref_mut) {
+                // A stripe that is lost afterwards has to stop the main connection, if that has not stopped.
+                Some(conn) if !conn.is_sent() || !(has_stopped || is_drained(conn)) => bulk.ready.push(id),
+                Some(Conn { socket: Some(socket), .. }) => sys::end_sending(socket.as_fd()),
+                _ => {}
             }
+        }
+        if has_stopped && !bulk.ready.is_empty() {
+            self.look = self.look.min(now + STOP_PAUSE);
         }
     }
 }

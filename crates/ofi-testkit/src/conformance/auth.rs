@@ -197,6 +197,7 @@ fn insert_of(side: &TestEndpoint, key: FiAddr, address: &Address) -> Result<FiAd
 pub fn a_vector_s_key_is_that_of_its_endpoints_and_addresses(kit: &dyn Kit) {
     let a = in_vector(kit);
     assert_eq!(a.info.domain_attr.max_ep_auth_key, 1);
+    let early = a.ep.name().unwrap();
     assert_eq!(a.ep.enable().unwrap_err().errno(), Errno::ENOKEY, "before there is a key");
     let key = a.av.insert_auth_key(JOB).unwrap();
     assert_eq!(a.av.insert_auth_key(JOB).unwrap(), key);
@@ -205,6 +206,7 @@ pub fn a_vector_s_key_is_that_of_its_endpoints_and_addresses(kit: &dyn Kit) {
         assert_eq!(a.av.insert_auth_key(bad).unwrap_err().errno(), Errno::EINVAL);
     }
     a.ep.enable().unwrap();
+    assert_eq!(a.name(), early, "the name that it had without the key");
     let b = side(kit, JOB);
     let without = a.av.insert(&[b.name()]).remove(0);
     assert_eq!(without.unwrap_err().errno(), Errno::EINVAL, "an address without a key");

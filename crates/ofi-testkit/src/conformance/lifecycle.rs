@@ -115,12 +115,38 @@ pub fn a_name_is_known_once_enabled(kit: &dyn Kit) {
     assert!(!name.bytes().is_empty());
 }
 
+/// fi_getname(3) before fi_enable, as C's providers answer it.
+pub fn an_endpoint_keeps_the_name_that_it_has_before_enabling(kit: &dyn Kit) {
+    let [first, second] = [(); 2].map(|()| kit.opening().open_disabled().unwrap());
+    let name = first.ep.name().unwrap();
+    assert_eq!(name.format(), first.info.addr_format);
+    assert_eq!(first.ep.name().unwrap(), name, "each time the same");
+    assert_ne!(second.ep.name().unwrap(), name, "nobody else gets it");
+    first.ep.enable().unwrap();
+    assert_eq!(first.ep.name().unwrap(), name);
+    drop(second); // disabled, with a name
+    if first.info.ep_attr.ep_type != EpType::Msg {
+        let sender = kit.side();
+        let (from, into) = (Memory::patterned(64, 1), Memory::new(64));
+        first.receive(&into).context(1).post().unwrap();
+        let to = sender.insert_address(&name);
+        wait::drive(&[&sender, &first], "room", || sender.out(to, &from).context(2).send().ok());
+        wait::drive(&[&sender, &first], "a message", || first.next_of(1)).done();
+        into.check(64, 1);
+    }
+}
+
 pub fn a_name_is_chosen_before_enabling_only(kit: &dyn Kit) {
     let name = {
         let side = kit.side();
         side.name()
     };
-    let side = kit.opening().name(&name).open();
+    let side = kit.opening().name(&name).open_disabled().unwrap();
+    if let Ok(early) = side.ep.name() {
+        assert_eq!(early, name, "the name that was set");
+        side.ep.set_name(&name).expect("the name may still be set");
+    }
+    side.ep.enable().unwrap();
     assert_eq!(side.name(), name, "the name of an endpoint that is gone is free");
     let error = side.ep.set_name(&name).unwrap_err();
     assert_eq!(error.errno(), Errno::EOPBADSTATE, "{error}");

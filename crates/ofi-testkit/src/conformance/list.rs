@@ -480,6 +480,7 @@ macro_rules! for_each_case {
                 what_a_peer_got_before_it_closed_is_a_success
                 objects_may_be_dropped_in_any_order
                 a_name_is_known_once_enabled
+                an_endpoint_keeps_the_name_that_it_has_before_enabling
                 a_name_is_chosen_before_enabling_only
                 a_name_in_use_is_refused
                 a_name_of_another_format_is_refused

@@ -81,10 +81,11 @@ impl Events for Watching {
     fn follow(&self, qp: u32, follow: bool) {
         if let Some(watcher) = self.device.lock().watchers.get_mut(&self.number) {
             if follow {
-                watcher.followed.insert(qp)
+                watcher.waiting.retain(|event| event.pair() != Some(qp));
+                watcher.followed.insert(qp);
             } else {
-                watcher.followed.remove(&qp)
-            };
+                watcher.followed.remove(&qp);
+            }
         }
     }
 }

@@ -71,24 +71,54 @@ impl ReadMemory {
     }
 }
 
+/// The default huge page size in bytes: that of mappings which name none. Besides 2 MiB it may be 16 KiB to 16 GiB, by
+/// architecture, page size and `default_hugepagesz=`.
+fn huge_page_size(meminfo: &str) -> Option<usize> {
+    let line = meminfo.lines().find_map(|line| line.strip_prefix("Hugepagesize:"))?;
+    let kib: usize = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    kib.checked_mul(1024).filter(|&len| len > 0)
+}
+
+/// A size in bytes, in the largest unit of which it is a multiple.
+fn size(len: usize) -> String {
+    let (count, unit) = [(30, "GiB"), (20, "MiB"), (10, "KiB")]
+        .into_iter()
+        .find_map(|(shift, unit)| len.is_multiple_of(1 << shift).then_some((len >> shift, unit)))
+        .unwrap_or((len, "bytes"));
+    format!("{count} {unit}")
+}
+
+/// The memory that the proposed number of huge pages has together, at least one.
+const HUGE: usize = 1 << 30;
+
 /// Whether buffers can use huge pages: maps one.
 pub fn huge_pages(files: &Files) -> Check {
     const NAME: &str = "huge-pages";
     const EFFECT: &str = "long copies miss the TLB less in huge pages";
-    const CHANGE: &str =
-        "sysctl -w vm.nr_hugepages=512 (1 GiB), or echo always > /sys/kernel/mm/transparent_hugepage/enabled";
     let transparent = files.text("/sys/kernel/mm/transparent_hugepage/enabled").unwrap_or_default();
     let always = transparent.contains("[always]");
-    match map::try_huge() {
-        Ok(()) => Check::good(NAME, EFFECT, "a reserved huge page was mapped"),
-        Err(_) if always => Check::good(NAME, EFFECT, "none reserved; the kernel creates transparent ones"),
-        Err(error) => {
-            let found = format!(
-                "none reserved ({error}), and transparent ones are not enabled for every program: {transparent}"
-            );
-            Check::lacking(NAME, EFFECT, found, CHANGE)
+    let len = files.text("/proc/meminfo").as_deref().and_then(huge_page_size);
+    let mapped = len.map(|len| (len, map::try_huge(len)));
+    let why = match mapped {
+        Some((len, Ok(()))) => {
+            return Check::good(NAME, EFFECT, format!("a reserved huge page of {} was mapped", size(len)));
         }
-    }
+        _ if always => {
+            return Check::good(NAME, EFFECT, "none reserved; the kernel creates transparent ones");
+        }
+        Some((len, Err(error))) => format!("none of {} reserved ({error})", size(len)),
+        None => "the kernel has no reserved ones".into(),
+    };
+    let enable = "echo always > /sys/kernel/mm/transparent_hugepage/enabled";
+    let change = match len {
+        Some(len) => {
+            let count = HUGE.div_ceil(len);
+            format!("sysctl -w vm.nr_hugepages={count} ({}), or {enable}", size(count * len))
+        }
+        None => enable.into(),
+    };
+    let found = format!("{why}, and transparent ones are not enabled for every program: {transparent}");
+    Check::lacking(NAME, EFFECT, found, change)
 }
 
 /// Bytes that must be lockable.
@@ -106,5 +136,35 @@ pub fn locked() -> Check {
                           namespace, in which the kernel ignores it)";
             Check::lacking(NAME, EFFECT, format!("{} MiB cannot be locked: {error}", LOCKED >> 20), change)
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `/proc/meminfo` of machines with other page sizes than x86-64's usual one.
+    #[test]
+    fn the_size_of_a_huge_page_is_the_kernel_s() {
+        let of = |line: &str| {
+            huge_page_size(&format!(
+                "MemTotal:       65516432 kB\nHugePages_Total:       0\nHugePages_Free:        0\n{line}\nHugetlb: 0 kB\n"
+            ))
+        };
+        let cases = [
+            ("Hugepagesize:       2048 kB", Some(2 << 20)),
+            ("Hugepagesize:    1048576 kB", Some(1 << 30)),
+            ("Hugepagesize:     524288 kB", Some(512 << 20)), // AArch64 with pages of 64 KiB
+            ("Hugepagesize:      32768 kB", Some(32 << 20)),  // and of 16 KiB
+            ("Hugepagesize:      16384 kB", Some(16 << 20)),  // POWER with the hash MMU
+            ("Hugepagesize:          0 kB", None),
+            ("Hugepagesize:       many", None),
+            ("DirectMap4k:      308032 kB", None), // a kernel without hugetlbfs
+        ];
+        for (line, wanted) in cases {
+            assert_eq!(of(line), wanted, "{line}");
+        }
+        let sizes = [16 << 30, 512 << 20, 64 << 10, 1].map(size);
+        assert_eq!(sizes, ["16 GiB", "512 MiB", "64 KiB", "1 bytes"]);
     }
 }

@@ -140,8 +140,8 @@ pub trait Events: Send + Sync {
     /// [`AsyncEvent::DeviceFatal`].
     fn fds(&self) -> Vec<RawFd>;
 
-    /// Reports the next [`AsyncEvent::LastReceive`] of a queue pair, which is not reported otherwise. With `false`, no
-    /// longer.
+    /// Reports the next [`AsyncEvent::LastReceive`] of a new queue pair, which is not reported otherwise. What is
+    /// queued about an earlier one of its number is dropped. With `false`, no longer.
     fn follow(&self, qp: u32, follow: bool) {
         let _ = (qp, follow);
     }

@@ -184,14 +184,32 @@ fn a_message_that_finds_no_receive_fails_if_the_application_limits_the_retries()
     }
 }
 
+/// The receives are the library's: each comes back, and those of the program are for messages.
 #[test]
-fn accesses_are_offered_only_where_their_data_needs_no_receive() {
+fn accesses_are_offered_where_their_data_consumes_receives_of_the_device() {
+    const WRITES: usize = 5_000; // more than the device has receives
     let _alone = alone();
-    LazyLock::force(&SOLICITED);
+    let device = LazyLock::force(&SOLICITED);
     let kit: &dyn Kit = &EfaPair;
-    let fabric = |caps| kit.info(&hints(caps).domain("simulated2-rdm")).fabric_attr.name;
-    assert_eq!(fabric(Caps::MSG), "efa-direct");
-    assert_eq!(fabric(Caps::MSG | Caps::RMA), "efa");
+    let of_device = hints(Caps::MSG | Caps::RMA).domain("simulated2-rdm");
+    let side = || kit.opening_for(of_device.clone()).open();
+    let pair = Pair::of(side(), side());
+    let info = &pair.a.info;
+    assert_eq!((info.fabric_attr.name.as_str(), info.rx_attr.mode), ("efa-direct", Mode::empty()));
+    let (memory, from, into) = (Memory::new(64), Memory::patterned(64, 4), Memory::new(64));
+    let region = pair.b.register(&memory, RIGHTS).unwrap();
+    pair.post(|| pair.b.receive(&into).context(1).post());
+    let before = device.solicited();
+    for at in 0..WRITES {
+        pair.post(|| pair.a.out(pair.to_b, &from).context(2).data(at as u64).write(&[remote(&region)]));
+        assert_eq!(pair.done(&pair.b).data, at as u64);
+        pair.done(&pair.a);
+    }
+    assert_eq!(device.solicited() - before, WRITES);
+    memory.check(64, 4);
+    pair.post(|| pair.a.out(pair.to_b, &from).context(2).send());
+    assert_eq!(pair.done(&pair.b).op_context, Context(1), "the program's receive is still there");
+    pair.done(&pair.a);
 }
 
 #[test]

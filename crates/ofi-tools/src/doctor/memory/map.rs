@@ -4,15 +4,12 @@
 use std::io;
 use std::ptr::null_mut;
 
-/// The default huge page size in bytes of x86-64, and of AArch64 with 4 KiB pages.
-const HUGE: usize = 2 << 20;
-
-/// Maps a huge page from those that the administrator has reserved.
+/// Maps a huge page of `len` bytes, the default size, from those that the administrator has reserved.
 ///
 /// # Errors
 /// The system's error.
-pub fn try_huge() -> io::Result<()> {
-    map(HUGE, libc::MAP_HUGETLB)
+pub fn try_huge(len: usize) -> io::Result<()> {
+    map(len, libc::MAP_HUGETLB)
 }
 
 /// Maps and locks `len` bytes.
