@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use crate::StepResult;
+use crate::checks::workspace;
 use crate::patience::patient;
 use crate::step::{Outcome, Report, answers, cargo, command, not_run, root, run};
 use crate::stock::{NO_HEADERS, Stock, pingpong_pair};
@@ -19,14 +20,18 @@ pub const NO_OPEN_MPI: &str = "apt-get install openmpi-bin libopenmpi-dev";
 /// Builds the library, and links it into a folder of its own. Returns that folder.
 ///
 /// Packages that are built together determine the features of third-party crates, and so whether dependents are
-/// compiled again. Therefore a release build is that of an installation, and a debug build includes the programs.
+/// compiled again. Therefore a release build is that of an installation, and a debug build that of the tests.
 ///
 /// # Errors
 /// A step fails.
 pub fn link(release: bool) -> Result<PathBuf, String> {
-    let packages =
-        if release { install::packages(&install::buildable()) } else { vec!["ofi-capi", "ofi-tools"] };
-    linked(&compile(&packages, release)?)
+    linked(&if release { compile(&install::packages(&install::buildable()), true)? } else { debug()? })
+}
+
+/// Builds our libraries, programs and examples as `cargo xtask test` does. Returns the folder of cargo's output.
+fn debug() -> Result<PathBuf, String> {
+    run(&mut workspace(&["build", "--quiet", "--lib", "--bins", "--examples"]))?;
+    Ok(built(false))
 }
 
 /// Builds packages together. Returns the folder of cargo's output.
@@ -84,7 +89,7 @@ pub fn built(release: bool) -> PathBuf {
 /// # Errors
 /// The error of cargo.
 pub fn tool(name: &str) -> Result<PathBuf, String> {
-    Ok(compile(&["ofi-capi", "ofi-tools"], false)?.join(name))
+    Ok(debug()?.join(name))
 }
 
 /// Builds the examples of the safe layer. Returns their folder.
@@ -92,8 +97,7 @@ pub fn tool(name: &str) -> Result<PathBuf, String> {
 /// # Errors
 /// The error of cargo.
 pub fn examples() -> Result<PathBuf, String> {
-    run(&mut cargo(&["build", "--quiet", "--package", "ofi", "--examples", "--features", "verbs,efa"]))?;
-    Ok(built(false).join("examples"))
+    Ok(debug()?.join("examples"))
 }
 
 /// The examples of the safe layer that show what every provider with reliable datagrams has. Those of connections are

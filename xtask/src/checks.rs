@@ -76,8 +76,9 @@ fn fewer_features() -> StepResult {
 }
 
 /// `cargo` on all packages, with `multirail`'s feature `hwloc` if that C library is installed: the feature only adds
-/// functions and their tests. Commands on the same packages and features share a build.
-fn workspace(args: &[&str]) -> Command {
+/// functions and their tests. Commands on the same packages and features share a build: with a choice of packages,
+/// `ofi-api` and all over it would be compiled once more, for each choice.
+pub fn workspace(args: &[&str]) -> Command {
     let mut cargo = cargo(args);
     cargo.arg("--workspace");
     if has_hwloc() {

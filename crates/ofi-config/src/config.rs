@@ -190,12 +190,15 @@ pub trait AnySetting: Sync {
 
     /// Name of the environment variable.
     fn env(&self) -> String {
-        let tail = match self.provider() {
-            "" | CORE => self.name().to_owned(),
-            provider => format!("{provider}_{}", self.name()),
+        let mut env = match self.provider() {
+            "" | CORE => ["FI_", self.name()].concat(),
+            provider => ["FI_", provider, "_", self.name()].concat(),
         };
-        let upper = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_uppercase() } else { '_' };
-        "FI_".chars().chain(tail.chars().map(upper)).collect()
+        env.make_ascii_uppercase();
+        if env.bytes().all(|byte| byte == b'_' || byte.is_ascii_alphanumeric()) {
+            return env;
+        }
+        env.replace(|c: char| !c.is_ascii_alphanumeric(), "_")
     }
 }
 

@@ -37,6 +37,7 @@ use std::borrow::Borrow;
 use std::fmt::Display;
 
 pub use caps::with_directions;
+pub use names::provider_matches;
 
 /// The grant of `offer` for `hints` to a program written for `api`, or one refusal for each field that cannot be met.
 /// `None` for the hints requests everything, with the provider's own choices.

@@ -8,7 +8,7 @@ use ofi_api::{
 
 use crate::auth;
 use crate::hmem;
-use crate::negotiate::negotiate_any;
+use crate::negotiate::{negotiate_any, provider_matches};
 
 /// The maximum length of an injected message, in bytes, as C libfabric's shm and udp have it.
 pub const INJECT: usize = 4096;
@@ -262,22 +262,39 @@ pub fn answer_with_devices(
 pub fn answer(types: &[(EpType, Narrow)], variants: &[Info], request: &Request<'_>) -> Offers {
     let mut infos: Vec<Info> = Vec::new();
     let mut refused = Vec::new();
-    for &(ep_type, narrow) in types {
+    let provider = variants.first().map_or("", |info| &info.fabric_attr.prov_name);
+    for (ep_type, narrow) in eligible(types, provider, request) {
         if infos.iter().any(|info| info.ep_attr.ep_type == ep_type) {
             continue;
         }
         let offers = variants.iter().map(|info| narrow(info.clone()));
         match negotiate_any(offers, request.hints, request.version) {
             Ok(info) => infos.push(info),
-            Err(refusals) => refused.push((ep_type, refusals)),
+            Err(refusals) => refused.push(refusals),
         }
     }
-    if !infos.is_empty() {
-        return Offers { infos, refusals: Vec::new() };
-    }
-    // The refusals for the requested type, or for the usual one.
-    let hinted = request.hints.map_or(EpType::Unspec, |hints| hints.info.ep_attr.ep_type);
-    let at = refused.iter().position(|(ep_type, _)| *ep_type == hinted).unwrap_or(0);
-    let refusals = refused.into_iter().nth(at).map_or_else(Vec::new, |(_, refusals)| refusals);
+    let refusals = if infos.is_empty() { refused.into_iter().next().unwrap_or_default() } else { Vec::new() };
     Offers { infos, refusals }
+}
+
+/// The types that may be granted; or, if none may, the one whose refusals are reported: the requested one, or else the
+/// first. Each type takes up to dozens of negotiations, and some programs call getinfo for every endpoint.
+fn eligible(types: &[(EpType, Narrow)], provider: &str, request: &Request<'_>) -> Vec<(EpType, Narrow)> {
+    let hinted = request.hints.map_or(EpType::Unspec, |hints| hints.info.ep_attr.ep_type);
+    let mut eligible = types.to_vec();
+    if hinted != EpType::Unspec {
+        eligible.retain(|(ep_type, _)| *ep_type == hinted);
+        if eligible.is_empty() {
+            eligible.extend(types.first());
+        }
+    }
+    if is_for_another(provider, request) {
+        eligible.truncate(1);
+    }
+    eligible
+}
+
+/// Whether the hints name another provider, so that nothing of this one can be granted.
+pub fn is_for_another(provider: &str, request: &Request<'_>) -> bool {
+    request.hints.is_some_and(|hints| !provider_matches(&hints.info.fabric_attr.prov_name, provider))
 }

@@ -7,6 +7,8 @@ use crate::side::TestEndpoint;
 
 /// The time limit of every wait. It is generous, because the suite shares its cores with other builds.
 pub const BOUND: Duration = Duration::from_secs(10);
+/// After so long a wait is one for a timer, and leaves the core to other tests.
+const SPIN: Duration = Duration::from_millis(50);
 
 /// Drives `sides` until `ready` returns a value.
 ///
@@ -32,12 +34,16 @@ pub fn drive_for<T>(
         if let Some(value) = ready() {
             return value;
         }
-        if starved.exceeds(start.elapsed(), bound) {
+        let elapsed = start.elapsed();
+        if starved.exceeds(elapsed, bound) {
             let report: Vec<String> = sides.iter().map(|side| side.report()).collect();
             panic!("waited {:?} for {what}\n{}", start.elapsed(), report.join("\n"));
         }
         // The other side may be another process on the same core.
-        std::thread::yield_now();
+        match elapsed < SPIN {
+            true => std::thread::yield_now(),
+            false => std::thread::sleep(Duration::from_micros(100)),
+        }
     }
 }
 

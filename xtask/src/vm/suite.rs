@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use super::machine::Ended;
 use super::{machine, prepare};
-use crate::step::{NOT_RUN, Outcome, Report, cargo, not_run, output, root};
+use crate::checks::workspace;
+use crate::step::{NOT_RUN, Outcome, Report, not_run, output, root};
 use crate::stock::Stock;
 use crate::{StepResult, capi, install, installed};
 
@@ -220,19 +221,26 @@ fn booted(name: &str, arguments: &[String]) -> Result<Result<Ended, Outcome>, St
     }
 }
 
-/// Builds a test program on the host. Returns its path.
+/// Builds a test program on the host, as `cargo xtask test` builds it. Returns its path.
 pub fn program(package: &str, test: &str, feature: Option<&str>) -> Result<String, String> {
-    let mut args =
-        vec!["test", "--quiet", "--no-run", "--package", package, "--test", test, "--message-format=json"];
-    args.extend(feature.iter().flat_map(|feature| ["--features", feature]));
-    let text = output(&mut cargo(&args))?;
-    let found = text.lines().filter_map(executable).find(|path| path.contains(&format!("/{test}-")));
-    found.map(Into::into).ok_or_else(|| format!("cargo built no {test}"))
+    let mut build = workspace(&["test", "--quiet", "--no-run", "--test", test, "--message-format=json"]);
+    if let Some(feature) = feature {
+        build.args(["--features", &format!("{package}/{feature}")]);
+    }
+    let text = output(&mut build)?;
+    let found = text.lines().find_map(|line| executable(line, package, test));
+    found.ok_or_else(|| format!("cargo built no {test} of {package}"))
 }
 
-/// The executable named by a line of cargo's messages.
-fn executable(line: &str) -> Option<&str> {
-    line.split("\"executable\":\"").nth(1)?.split('"').next()
+/// The executable of this test program, if a line of cargo's messages names it.
+fn executable(line: &str, package: &str, test: &str) -> Option<String> {
+    let message: serde_json::Value = serde_json::from_str(line).ok()?;
+    // A folder and a version, with the package's name where it is not the folder's: `path+file:///t/ibv#0.1.0`,
+    // `path+file:///t/tests#ofi-tests@0.1.0`.
+    let (folder, version) = message["package_id"].as_str()?.rsplit_once('#')?;
+    let name = version.split_once('@').map(|(name, _)| name).or_else(|| folder.rsplit('/').next());
+    let is_it = name == Some(package) && message["target"]["name"] == test;
+    message["executable"].as_str().filter(|_| is_it).map(Into::into)
 }
 
 #[cfg(test)]
@@ -241,9 +249,19 @@ mod tests {
 
     #[test]
     fn executables_are_found_in_cargo_s_messages() {
-        let line = r#"{"reason":"compiler-artifact","executable":"/t/debug/deps/loopback-1","fresh":true}"#;
-        assert_eq!(executable(line), Some("/t/debug/deps/loopback-1"));
-        assert_eq!(executable(r#"{"executable":null}"#), None);
+        let line = |id: &str, target: &str, executable: &str| {
+            format!(
+                r#"{{"package_id":"path+file:///t/{id}","target":{{"name":"{target}"}},"executable":{executable}}}"#
+            )
+        };
+        let own = line("ibv#0.1.0", "loopback", "\"/t/debug/deps/loopback-1\"");
+        assert_eq!(executable(&own, "ibv", "loopback").as_deref(), Some("/t/debug/deps/loopback-1"));
+        let named = line("tests#ofi-tests@0.1.0", "verbs", "\"/t/debug/deps/verbs-2\"");
+        assert_eq!(executable(&named, "ofi-tests", "verbs").as_deref(), Some("/t/debug/deps/verbs-2"));
+        for (package, test) in [("mxl", "loopback"), ("ibv", "integration")] {
+            assert_eq!(executable(&own, package, test), None);
+        }
+        assert_eq!(executable(&line("ibv#0.1.0", "loopback", "null"), "ibv", "loopback"), None);
     }
 
     #[test]

@@ -5,7 +5,8 @@ use std::sync::{PoisonError, RwLock};
 
 use super::{AnySetting, ValueKind};
 
-static REGISTERED: RwLock<Vec<&'static dyn AnySetting>> = RwLock::new(Vec::new());
+/// Each with its variable.
+static REGISTERED: RwLock<Vec<(String, &'static dyn AnySetting)>> = RwLock::new(Vec::new());
 
 /// One line of `fi_info -e`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,8 +61,8 @@ pub fn register(settings: &[&'static dyn AnySetting]) {
             setting.inspect(Some(OsStr::new(&default))).is_ok(),
             "{env}: default out of its limits"
         );
-        if registered.iter().all(|known| known.env() != env) {
-            registered.push(setting);
+        if registered.iter().all(|(known, _)| *known != env) {
+            registered.push((env, setting));
         }
     }
 }
@@ -78,11 +79,14 @@ pub fn problems() -> Vec<Problem> {
 
 pub(super) fn list_with(lookup: impl Fn(&str) -> Option<OsString>) -> Vec<Listed> {
     let registered = REGISTERED.read().unwrap_or_else(PoisonError::into_inner).clone();
-    registered.into_iter().map(|setting| describe(setting, &lookup)).collect()
+    registered.into_iter().map(|(env, setting)| describe(env, setting, &lookup)).collect()
 }
 
-fn describe(setting: &'static dyn AnySetting, lookup: &impl Fn(&str) -> Option<OsString>) -> Listed {
-    let env = setting.env();
+fn describe(
+    env: String,
+    setting: &'static dyn AnySetting,
+    lookup: &impl Fn(&str) -> Option<OsString>,
+) -> Listed {
     let raw = lookup(&env);
     let default = setting.default_text();
     let (current, is_set, problem) = match setting.inspect(raw.as_deref()) {

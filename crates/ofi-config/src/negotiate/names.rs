@@ -40,7 +40,7 @@ pub(super) fn domain_name(talk: &mut Negotiation<'_>) -> String {
 /// Whether `wanted` names a stack of providers such as `udp;ofi_rxd`: each name in `wanted` is a layer of the stack,
 /// and no name with a `^` is. Order does not matter, as in C for two layers; a stack may have more layers than were
 /// named.
-pub(super) fn provider_matches(wanted: &str, stack: &str) -> bool {
+pub fn provider_matches(wanted: &str, stack: &str) -> bool {
     let has = |name: &str| stack.split(';').any(|layer| layer.eq_ignore_ascii_case(name));
     wanted.split(';').filter(|name| !name.is_empty()).all(|name| match name.strip_prefix('^') {
         Some(excluded) => !has(excluded),

@@ -30,6 +30,10 @@ impl Addressing {
             Err(refusal) => return Offers { infos: Vec::new(), refusals: vec![refusal] },
         };
         let mut offers = answer(&asked, asked.format, None);
+        // Its refusals say all.
+        if offer::is_for_another(self.provider, request) {
+            return offers;
+        }
         for interface in self.interfaces(request, &asked) {
             offers.infos.extend(answer(&asked, format_of(interface.ip), Some(&interface)).infos);
         }
@@ -122,4 +126,35 @@ fn is_open(format: AddrFormat) -> bool {
 
 fn format_of(ip: IpAddr) -> AddrFormat {
     if ip.is_ipv6() { AddrFormat::SockaddrIn6 } else { AddrFormat::SockaddrIn }
+}
+
+#[cfg(test)]
+mod tests {
+    use ofi_api::{Hints, Version};
+
+    use super::*;
+    use crate::config::Setting;
+
+    static INTERFACE: Setting<&'static str> = Setting::new("none", "iface", "", "No interface");
+
+    #[test]
+    fn a_request_for_another_provider_is_refused_without_looking_at_interfaces() {
+        let addressing = Addressing::new("none", &INTERFACE);
+        let asked = |provider: &str| {
+            let hints = Hints::new().provider(provider);
+            let flags = GetinfoFlags::empty();
+            let request =
+                Request { version: Version::API, node: None, service: None, flags, hints: Some(&hints) };
+            let calls = std::cell::Cell::new(0);
+            let offers = addressing.offers(&request, |_, _, _| {
+                calls.set(calls.get() + 1);
+                Offers { infos: Vec::new(), refusals: vec![offer::refusal("none", "provider", "", "")] }
+            });
+            assert_eq!(offers.refusals.len(), 1);
+            calls.get()
+        };
+        assert_eq!(asked("another"), 1);
+        // All addresses together, and loopback at least.
+        assert!(asked("none") > 1);
+    }
 }

@@ -323,20 +323,20 @@ pub fn a_write_is_reported_only_if_it_happened(kit: &dyn Kit) {
     pair.warm_up();
     // With one of these lengths the last poll of the target finds only the last part, of up to 16 KiB.
     for len in (32..=64).map(|parts| parts * (16 << 10)) {
+        let (from, into) = (Memory::patterned(len, 3), Memory::new(len));
         // Each round closes the region one poll later, until the write has ended before.
         for polls in 0..300 {
-            if closed_after(&pair, len, polls) {
+            if closed_after(&pair, &from, &into, polls) {
                 break;
             }
         }
     }
 }
 
-/// Writes `len` bytes into a region that closes after `polls` polls. Returns whether the write had ended by then.
-fn closed_after(pair: &Pair, len: usize, polls: u64) -> bool {
-    let (_memory, region) = target(pair, len, false);
-    let local = Memory::patterned(len, 3);
-    pair.post(|| pair.a.out(pair.to_b, &local).context(1).data(polls).write(&[remote(&region)]));
+/// Writes `from` into a region of `into` that closes after `polls` polls. Returns whether the write had ended by then.
+fn closed_after(pair: &Pair, from: &Memory, into: &Memory, polls: u64) -> bool {
+    let region = pair.b.register(into, RIGHTS).unwrap();
+    pair.post(|| pair.a.out(pair.to_b, from).context(1).data(polls).write(&[remote(&region)]));
     let mut end = None;
     for _ in 0..polls {
         pair.poll();
