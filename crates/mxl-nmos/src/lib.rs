@@ -10,8 +10,10 @@
 //! program names the registries. There is no TLS and no authorization (IS-10).
 #![forbid(unsafe_code)]
 
+mod activation;
 mod api;
 mod client;
+mod clock;
 mod connection;
 mod node;
 mod query;

@@ -5,7 +5,7 @@ mod stand_in;
 
 use std::net::TcpListener;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use mxl::{FlowDefinition, Rational, Uuid};
 use mxl_nmos::{Activate, Node, NodeOptions, Query, Registration, Route};
@@ -28,6 +28,10 @@ impl Activate for Told {
     fn send(&mut self, flow: Uuid, is_enabled: bool) -> Result<(), String> {
         self.0.lock().unwrap().push(format!("send {flow} {is_enabled}"));
         Ok(())
+    }
+
+    fn failed(&mut self, id: Uuid, why: &str) {
+        self.0.lock().unwrap().push(format!("failed {id} {why}"));
     }
 }
 
@@ -209,6 +213,56 @@ fn a_controller_connects_a_receiver() {
     let answer = node.answer("PATCH", &staged, nothing.to_string().as_bytes()).unwrap();
     assert_eq!((answer.status, &answer.body["error"]), (500, &json!("no flow")));
     assert_eq!(get(&staged).body["transport_params"][0]["mxl_flow_id"], flow.to_string());
+}
+
+#[test]
+fn a_salvo_at_a_time_is_activated_at_that_time() {
+    let registry = Registry::start();
+    let (node, told) = node(("127.0.0.1".into(), 1));
+    let _registration = start(&node, &[registry.url()]);
+    until("receivers", || (registry.count("receivers") == 3).then_some(()));
+    let base = "/x-nmos/connection/v1.2";
+    let get = |path: &str| node.answer("GET", &format!("{base}/single/receivers/{path}"), b"").unwrap().body;
+    let ids: Vec<String> = get("").as_array().unwrap().iter().map(|id| id.as_str().unwrap().into()).collect();
+    let flow = Uuid::new_v4().to_string();
+    let one = |id: &String, flow: Option<&str>| {
+        let activation = json!({ "mode": "activate_scheduled_relative", "requested_time": "0:300000000" });
+        let params = json!([{ "mxl_flow_id": flow }]);
+        let params = json!({ "master_enable": true, "activation": activation, "transport_params": params });
+        json!({ "id": id.trim_end_matches('/'), "params": params })
+    };
+    let begin = Instant::now();
+    // The last one fails when its time comes: it names no flow.
+    let salvo = json!([one(&ids[0], Some(&flow)), one(&ids[1], Some(&flow)), one(&ids[2], None)]);
+    let answer =
+        node.answer("POST", &format!("{base}/bulk/receivers"), salvo.to_string().as_bytes()).unwrap();
+    let codes: Vec<&Value> = answer.body.as_array().unwrap().iter().map(|one| &one["code"]).collect();
+    assert_eq!((answer.status, codes), (200, vec![&json!(202); 3]), "{answer:?}");
+    let staged = get(&format!("{}staged", ids[0]));
+    assert_eq!(staged["activation"]["requested_time"], "0:300000000");
+    assert!(told.0.lock().unwrap().is_empty());
+    until("both activations and the failure", || (told.0.lock().unwrap().len() == 3).then_some(()));
+    assert!(begin.elapsed() >= Duration::from_millis(300));
+    let lines = told.0.lock().unwrap().clone();
+    assert_eq!(lines.iter().filter(|line| **line == format!("receive {flow} true")).count(), 2, "{lines:?}");
+    let failure = format!("failed {} no flow", ids[2].trim_end_matches('/'));
+    assert!(lines.contains(&failure), "{lines:?}");
+    let none = json!({ "mode": null, "requested_time": null, "activation_time": null });
+    for (id, is_active) in ids.iter().zip([true, true, false]) {
+        assert_eq!(get(&format!("{id}staged"))["activation"], none);
+        let active = get(&format!("{id}active"));
+        assert_eq!(active["master_enable"], is_active);
+        let mode = if is_active { json!("activate_scheduled_relative") } else { Value::Null };
+        assert_eq!(active["activation"]["mode"], mode);
+    }
+    // The registry learns of it.
+    until("the subscriptions", || {
+        let is_active = |id: &&String| {
+            let receiver = registry.get("receivers", id.trim_end_matches('/')).unwrap();
+            receiver["subscription"]["active"] == true
+        };
+        (ids.iter().filter(is_active).count() == 2).then_some(())
+    });
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
+use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
@@ -53,16 +54,27 @@ fn a_controller_connects_a_receiver_to_a_flow_of_another_host() {
     // Nothing is mirrored before a controller says so.
     mirroring.wait("NMOS: node");
     assert!(far.domain().flows().unwrap().is_empty());
-    let connect = |is_enabled: bool| {
+    let connect = |is_enabled: bool, activation: Value| {
         json!({
             "sender_id": sender["id"],
             "master_enable": is_enabled,
-            "activation": { "mode": "activate_immediate" },
+            "activation": activation,
             "transport_params": [{ "mxl_flow_id": picture.id.to_string() }],
         })
     };
-    let (status, answer) = patch(&registry, "receivers", &receiver, &connect(true));
-    assert_eq!((status, &answer["master_enable"]), (200, &json!(true)), "{answer}");
+    let now = || json!({ "mode": "activate_immediate" });
+    // In a second from now. Until then, nothing else is staged; and nothing is mirrored.
+    let later = json!({ "mode": "activate_scheduled_relative", "requested_time": "1:0" });
+    let (status, answer) = patch(&registry, "receivers", &receiver, &connect(true, later));
+    let begin = Instant::now();
+    assert_eq!((status, &answer["master_enable"]), (202, &json!(true)), "{answer}");
+    assert!(answer["activation"]["activation_time"].is_string(), "{answer}");
+    let (status, answer) = patch(&registry, "receivers", &receiver, &connect(false, now()));
+    assert!(status == 423 && answer["error"].as_str().unwrap().contains("is scheduled"), "{answer}");
+    let is_mirrored = || !far.domain().flows().unwrap().is_empty();
+    until("the mirrored flow", || is_mirrored().then_some(()));
+    // The answer may have come late, so the activation may seem early.
+    assert!(begin.elapsed() > Duration::from_millis(500), "{:?}", begin.elapsed());
     arrive(&grains(&far, picture.id), 10);
     // The mirrored flow has a sender of its own there.
     until("the sender of the mirrored flow", || {
@@ -77,12 +89,16 @@ fn a_controller_connects_a_receiver_to_a_flow_of_another_host() {
     let senders = mxl_nmos::Query::open(&url).unwrap().senders().unwrap();
     let flows: Vec<_> = senders.iter().map(|sender| (&*sender.node, sender.flow)).collect();
     assert_eq!(flows, [("far", Some(picture.id)), ("studio", Some(picture.id))]);
-    // A time cannot be given.
-    let later = json!({ "activation": { "mode": "activate_scheduled_relative", "requested_time": "1:0" } });
-    let (status, answer) = patch(&registry, "receivers", &receiver, &later);
-    assert!(status == 501 && answer["error"].as_str().unwrap().contains("activate_immediate"), "{answer}");
+    // One that is cancelled leaves the receiver as it is, and what was staged.
+    let later = json!({ "mode": "activate_scheduled_relative", "requested_time": "3600:0" });
+    assert_eq!(patch(&registry, "receivers", &receiver, &connect(false, later)).0, 202);
+    let (status, answer) =
+        patch(&registry, "receivers", &receiver, &json!({ "activation": { "mode": null } }));
+    assert_eq!((status, &answer["master_enable"]), (200, &json!(false)), "{answer}");
+    assert_eq!(answer["activation"]["activation_time"], Value::Null);
+    arrive(&grains(&far, picture.id), 5);
     // The end: of the receiver's flow, and of the registrations.
-    assert_eq!(patch(&registry, "receivers", &receiver, &connect(false)).0, 200);
+    assert_eq!(patch(&registry, "receivers", &receiver, &connect(false, now())).0, 200);
     until("the end of the mirrored flow", || far.domain().flows().unwrap().is_empty().then_some(()));
     for gateway in [&mirroring, &serving] {
         kill_process(Pid::from_child(&gateway.running.0), Signal::TERM).unwrap();

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use mxl::Uuid;
 use mxl_nmos::{Activate, Node, NodeOptions, Registration, Route, id_of};
@@ -28,6 +28,7 @@ const MAX_DEFINITION: u64 = 1 << 20;
 /// A Node that is kept in a registry. It ends with this value.
 pub struct Kept {
     is_over: Arc<AtomicBool>,
+    node: Arc<Node>,
     thread: Option<JoinHandle<()>>,
     /// Ends last, when no flow is added any more.
     _registration: Registration,
@@ -46,6 +47,10 @@ impl Activate for Connections {
 
     fn send(&mut self, flow: Uuid, is_enabled: bool) -> std::result::Result<(), String> {
         (self.send)(flow, is_enabled)
+    }
+
+    fn failed(&mut self, id: Uuid, why: &str) {
+        say(format_args!("NMOS: the activation of {id} at its time has failed: {why}"));
     }
 }
 
@@ -84,13 +89,18 @@ impl Kept {
         let is_over = Arc::new(AtomicBool::new(false));
         let (told, over) = (Arc::clone(&node), Arc::clone(&is_over));
         let run = move || {
+            let mut changes = 0;
             while !over.load(Ordering::Relaxed) {
                 // A domain that cannot be read now is not one without flows. A definition may be that of another flow.
                 if let Some(ids) = flows() {
                     let of = |id| domain.definition(id).ok().filter(|definition| definition.id == id);
                     told.set_flows(ids.into_iter().filter_map(of));
                 }
-                std::thread::park_timeout(LOOK_EVERY);
+                let until = Instant::now() + LOOK_EVERY;
+                // Activations that are due are made here, too.
+                while !over.load(Ordering::Relaxed) && Instant::now() < until {
+                    changes = told.wait(changes, until.saturating_duration_since(Instant::now()));
+                }
             }
         };
         let log = Box::new(|line: &str| say(line));
@@ -98,8 +108,9 @@ impl Kept {
             Registration::start(Arc::clone(&node), registries, log).map_err(|error| failed(&error))?;
         let thread = std::thread::Builder::new().name("mxl-nmos-flows".into()).spawn(run);
         let thread = thread.map_err(|error| failed(&error))?;
-        let api = Box::new(move |request: &HttpRequest| answer(&node, request));
-        Ok((Self { is_over, thread: Some(thread), _registration: registration }, api))
+        let answering = Arc::clone(&node);
+        let api = Box::new(move |request: &HttpRequest| answer(&answering, request));
+        Ok((Self { is_over, node, thread: Some(thread), _registration: registration }, api))
     }
 }
 
@@ -107,7 +118,7 @@ impl Drop for Kept {
     fn drop(&mut self) {
         self.is_over.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
-            thread.thread().unpark();
+            self.node.wake();
             // A panic of the thread was reported when it happened.
             let _ = thread.join();
         }
