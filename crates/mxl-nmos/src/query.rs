@@ -58,6 +58,25 @@ impl Query {
         Ok(Self { client, api })
     }
 
+    /// The first Query API that DNS-SD finds and that answers, or the reason of the last one. `log` gets what a person
+    /// should know.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`]; those of [`open`](Self::open).
+    #[cfg(feature = "dns-sd")]
+    pub fn find(discovery: &crate::Discovery, log: &mut dyn FnMut(&str)) -> Result<Self, Error> {
+        let found = discovery.find(crate::Service::Query, Uuid::new_v4(), &|| false);
+        found.notes.iter().for_each(|note| log(note));
+        let mut last = Error::NotFound;
+        for url in found.urls {
+            match Self::open(&url) {
+                Ok(query) => return Ok(query),
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
+    }
+
     /// All resources of a collection, such as `senders`.
     ///
     /// # Errors

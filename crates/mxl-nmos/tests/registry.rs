@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use mxl::{FlowDefinition, Rational, Uuid};
-use mxl_nmos::{Activate, Node, NodeOptions, Query, Registration, Route};
+use mxl_nmos::{Activate, Node, NodeOptions, Query, Registration, Registries, Route};
 use serde_json::{Value, json};
 use stand_in::{Registry, until};
 
@@ -57,9 +57,13 @@ fn flows() -> [FlowDefinition; 3] {
     ]
 }
 
+fn named(registries: &[String]) -> Registries {
+    Registries::new(registries.iter().map(String::as_str)).unwrap()
+}
+
 fn start(node: &Arc<Node>, registries: &[String]) -> Registration {
     let log = Box::new(|line: &str| println!("{line}"));
-    Registration::start_with(Arc::clone(node), registries, BEAT, log).unwrap()
+    Registration::start_with(Arc::clone(node), named(registries), BEAT, log).unwrap()
 }
 
 #[test]
@@ -136,7 +140,8 @@ fn a_registry_that_answers_again_is_told() {
     let said = Arc::<Mutex<Vec<String>>>::default();
     let to = Arc::clone(&said);
     let log = Box::new(move |line: &str| to.lock().unwrap().push(line.into()));
-    let _registration = Registration::start_with(Arc::clone(&node), &[registry.url()], BEAT, log).unwrap();
+    let registries = named(&[registry.url()]);
+    let _registration = Registration::start_with(Arc::clone(&node), registries, BEAT, log).unwrap();
     until("receivers", || (registry.count("receivers") == 3).then_some(()));
     let count = |what: &str| said.lock().unwrap().iter().filter(|line| line.contains(what)).count();
     for round in 1..=2 {

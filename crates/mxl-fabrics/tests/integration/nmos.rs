@@ -2,8 +2,10 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
+use mdns_sd::{ServiceDaemon, ServiceInfo};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
@@ -128,6 +130,48 @@ fn a_controller_switches_a_sender_off_and_on() {
     });
     set(true);
     arrive(&grains(&far, picture.id), 5);
+}
+
+/// Runs a test in a network namespace of its own: its threads and programs are there, too. `None` if that is not
+/// permitted.
+fn alone<T: Send>(test: impl FnOnce() -> T + Send) -> Option<T> {
+    std::thread::scope(|scope| {
+        let run = || {
+            nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).ok()?;
+            let lo_is_up = Command::new("ip").args(["link", "set", "lo", "up"]).status().ok()?;
+            lo_is_up.success().then(test)
+        };
+        scope.spawn(run).join().unwrap()
+    })
+}
+
+#[test]
+fn a_gateway_finds_the_registries_that_multicast_dns_announces() {
+    let ran = alone(|| {
+        let (first, second, near) = (Registry::start(), Registry::start(), Folder::new());
+        let responder = ServiceDaemon::new().unwrap();
+        for (name, registry, txt) in [
+            ("second", &second, [("api_proto", "http"), ("api_ver", "v1.3"), ("pri", "20")]),
+            ("first", &first, [("api_proto", "http"), ("api_ver", "v1.3"), ("pri", "3")]),
+            ("secret", &first, [("api_proto", "https"), ("api_ver", "v1.3"), ("pri", "1")]),
+        ] {
+            let port = registry.url().rsplit_once(':').unwrap().1.parse().unwrap();
+            let (of, host) = ("_nmos-register._tcp.local.", "registry.local.");
+            let service = ServiceInfo::new(of, name, host, "127.0.0.1", port, &txt[..]).unwrap();
+            responder.register(service).unwrap();
+        }
+        let serving = serve(&near, "127.0.0.1:0", &["--http", "127.0.0.1:0", "--nmos", "auto"]);
+        serving.wait("secret._nmos-register._tcp.local. is ignored: api_proto is https");
+        until("the registration", || labelled(&first, "nodes", "mxl-gateway serve"));
+        first.set_failure(Some(503));
+        until("the registration elsewhere", || labelled(&second, "nodes", "mxl-gateway serve"));
+        responder.shutdown().unwrap();
+    });
+    if ran.is_none() {
+        println!(
+            "NOT RUN: a_gateway_finds_the_registries_that_multicast_dns_announces: no network namespaces"
+        );
+    }
 }
 
 #[test]

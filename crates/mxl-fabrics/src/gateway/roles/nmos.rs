@@ -15,8 +15,9 @@ use crate::Result;
 /// The options of both roles.
 #[derive(Debug, clap::Args)]
 pub struct NmosOptions {
-    /// Register at this NMOS registry (IS-04), http://HOST:PORT; repeatable: the next one is used if one fails. The
-    /// Node's APIs are at the address of --http, and whoever reaches it may connect receivers and disable senders
+    /// Register at this NMOS registry (IS-04), http://HOST:PORT, or auto: those that DNS-SD finds; repeatable: the next
+    /// one is used if one fails. The Node's APIs are at the address of --http, and whoever reaches it may connect
+    /// receivers and disable senders
     #[arg(long, value_name = "URL", requires = "http")]
     nmos: Vec<String>,
     /// The Node's name for people [default: mxl-gateway and the host's name]

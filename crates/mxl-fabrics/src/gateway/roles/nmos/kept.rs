@@ -10,7 +10,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use mxl::Uuid;
-use mxl_nmos::{Activate, Node, NodeOptions, Registration, Route, id_of};
+use mxl_nmos::{AUTO, Activate, Node, NodeOptions, Registration, Registries, Route, id_of};
 use rustix::fs::{Mode, OFlags};
 use serde_json::Value;
 
@@ -24,6 +24,8 @@ use crate::{Error, Result};
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Maximum length of a `domain_def.json` that is read, in bytes.
 const MAX_DEFINITION: u64 = 1 << 20;
+/// The address of multicast DNS.
+const MULTICAST: ([u8; 4], u16) = ([224, 0, 0, 251], 5353);
 
 /// A Node that is kept in a registry. It ends with this value.
 pub struct Kept {
@@ -66,6 +68,8 @@ impl Kept {
         hooks: Hooks,
     ) -> Result<(Self, Api)> {
         let Described { role, domain, at, receivers } = of;
+        let failed = |error: &dyn std::fmt::Display| Error::Argument(format!("--nmos: {error}"));
+        let from = Registries::new(registries.iter().map(String::as_str)).map_err(|error| failed(&error))?;
         let hostname = nix::unistd::gethostname().unwrap_or_default().to_string_lossy().into_owned();
         let (path, elsewhere) = (path_of(&domain), addresses(registries));
         let host = reachable(at, &elsewhere, &hostname);
@@ -85,7 +89,6 @@ impl Kept {
         };
         let Hooks { flows, receive, send } = hooks;
         let node = Arc::new(Node::new(options, Box::new(Connections { receive, send })));
-        let failed = |error: &dyn std::fmt::Display| Error::Argument(format!("--nmos: {error}"));
         let is_over = Arc::new(AtomicBool::new(false));
         let (told, over) = (Arc::clone(&node), Arc::clone(&is_over));
         let run = move || {
@@ -105,7 +108,7 @@ impl Kept {
         };
         let log = Box::new(|line: &str| say(line));
         let registration =
-            Registration::start(Arc::clone(&node), registries, log).map_err(|error| failed(&error))?;
+            Registration::start(Arc::clone(&node), from, log).map_err(|error| failed(&error))?;
         let thread = std::thread::Builder::new().name("mxl-nmos-flows".into()).spawn(run);
         let thread = thread.map_err(|error| failed(&error))?;
         let answering = Arc::clone(&node);
@@ -135,9 +138,13 @@ fn answer(node: &Node, request: &HttpRequest) -> Option<HttpResponse> {
     Some(response.with("Allow", answer.allow))
 }
 
-/// Where the registries are, as far as their names can be resolved.
+/// Where the registries are, as far as their names can be resolved. Those that are not known yet stand for all hosts
+/// that multicast reaches.
 fn addresses(registries: &[String]) -> Vec<SocketAddr> {
     let of_one = |url: &String| {
+        if url == AUTO {
+            return Some(vec![SocketAddr::from(MULTICAST)].into_iter());
+        }
         let host = url.strip_prefix("http://")?.trim_end_matches('/');
         let has_port = host.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
         let name = host.trim_start_matches('[').trim_end_matches(']');
