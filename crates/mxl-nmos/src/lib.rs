@@ -38,3 +38,5 @@ pub use resources::{ResourceKind, id_of};
 pub const TRANSPORT: &str = "urn:x-nmos:transport:mxl";
 /// The type of a device's control that is a Connection API.
 pub const CONTROL: &str = "urn:x-nmos:control:sr-ctrl/v1.2";
+/// The type of a device's control at which mirrors ask for its flows, as `mxl://HOST:PORT/`.
+pub const GATEWAY: &str = "urn:x-ofi:control:mxl-gateway/v1.0";

@@ -31,6 +31,8 @@ pub struct NodeOptions {
     pub domain: Option<Uuid>,
     /// Number of receivers of video, of audio and of data each: at most 64.
     pub receivers: u32,
+    /// Where mirrors ask for the flows, `mxl://HOST:PORT/`, if they can.
+    pub gateway: Option<String>,
 }
 
 /// A resource: its version, and the rest of it.
@@ -79,6 +81,7 @@ impl Node {
             label: options.label,
             hostname: options.hostname,
             host: options.host,
+            gateway: options.gateway,
             born: clock::text(clock::now()),
         };
         let domain = options.domain.unwrap_or_else(|| id("domain"));
@@ -361,6 +364,7 @@ mod tests {
             host: ("127.0.0.1".into(), 1),
             domain: None,
             receivers: 1,
+            gateway: None,
         };
         let node = Node::new(options, Box::new(()));
         let flow = FlowDefinition::video("camera", 1920, 1080, Rational::new(50, 1)).unwrap();

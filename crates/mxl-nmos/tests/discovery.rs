@@ -103,6 +103,7 @@ fn node() -> Arc<Node> {
         host: ("127.0.0.1".into(), 1),
         domain: None,
         receivers: 1,
+        gateway: None,
     };
     Arc::new(Node::new(options, Box::new(())))
 }

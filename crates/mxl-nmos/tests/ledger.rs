@@ -58,6 +58,7 @@ fn a_registry_of_others_keeps_a_node_while_it_lives() {
         host: ("127.0.0.1".into(), 1),
         domain: None,
         receivers: 0,
+        gateway: None,
     };
     let node = Arc::new(Node::new(options, Box::new(())));
     let registries = Registries::new([&*format!("http://127.0.0.1:{registration}")]).unwrap();

@@ -44,6 +44,7 @@ fn node(host: (String, u16)) -> (Arc<Node>, Told) {
         host,
         domain: None,
         receivers: 1,
+        gateway: None,
     };
     (Arc::new(Node::new(options, Box::new(told.clone()))), told)
 }
@@ -310,6 +311,52 @@ fn the_apis_have_the_resources_that_they_list() {
         assert_eq!(answer.status, status, "{method} {path}: {answer:?}");
     }
     assert_eq!(node.answer("GET", "/flows", b""), None);
+}
+
+#[test]
+fn a_query_finds_the_gateways_of_flows() {
+    let registry = Registry::start();
+    let options = |seed: &str, gateway: Option<&str>| NodeOptions {
+        seed: seed.into(),
+        label: seed.into(),
+        hostname: "host".into(),
+        host: ("127.0.0.1".into(), 1),
+        domain: None,
+        receivers: 0,
+        gateway: gateway.map(str::to_owned),
+    };
+    let [camera, tone, captions] = flows();
+    let mut kept = Vec::new();
+    for (options, flows) in [
+        (options("a", Some("mxl://192.0.2.1:7480/")), vec![camera.clone(), tone.clone()]),
+        (options("b", Some("mxl://192.0.2.2:7480/")), vec![camera.clone(), captions.clone()]),
+        // A mirror.
+        (options("c", None), vec![camera.clone(), captions.clone()]),
+    ] {
+        let node = Arc::new(Node::new(options, Box::new(())));
+        node.set_flows(flows);
+        kept.push((start(&node, &[registry.url()]), node));
+    }
+    until("all senders", || (registry.count("senders") == 6).then_some(()));
+    let query = Query::open(&registry.url()).unwrap();
+    let find = |flows: &[&FlowDefinition]| {
+        let mut found = query.gateways(&flows.iter().map(|flow| flow.id).collect()).unwrap();
+        found.sort();
+        found
+    };
+    let at = |flow: &FlowDefinition, host: u8| (flow.id, format!("mxl://192.0.2.{host}:7480/"));
+    assert_eq!(find(&[&camera]), [at(&camera, 1), at(&camera, 2)]);
+    let mut wanted = [at(&tone, 1), at(&captions, 2)];
+    wanted.sort();
+    assert_eq!(find(&[&tone, &captions]), wanted);
+    assert_eq!(find(&[]), []);
+    // One that is disabled is not offered.
+    let senders = kept[0].1.answer("GET", "/x-nmos/node/v1.3/senders", b"").unwrap().body;
+    let tones = senders.as_array().unwrap().iter().find(|sender| sender["label"] == "tone").unwrap();
+    let path = format!("/x-nmos/connection/v1.2/single/senders/{}/staged", tones["id"].as_str().unwrap());
+    let off = json!({ "master_enable": false, "activation": { "mode": "activate_immediate" } });
+    assert_eq!(kept[0].1.answer("PATCH", &path, off.to_string().as_bytes()).unwrap().status, 200);
+    until("no gateway of the tone", || find(&[&tone]).is_empty().then_some(()));
 }
 
 #[test]

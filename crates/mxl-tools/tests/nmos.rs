@@ -25,6 +25,7 @@ fn senders_of_a_registry_are_listed() {
         host: ("127.0.0.1".into(), 1),
         domain: None,
         receivers: 0,
+        gateway: None,
     };
     let node = std::sync::Arc::new(Node::new(options, Box::new(())));
     node.set_flows([

@@ -10,7 +10,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
 use super::common::{Folder, LONG, camera};
-use super::gateway::{Writing, arrive, grains, mirror, serve, until};
+use super::gateway::{Gateway, Writing, arrive, command, grains, mirror, serve, until};
 use super::registry::Registry;
 
 /// The resource of a kind with this label.
@@ -106,6 +106,42 @@ fn a_controller_connects_a_receiver_to_a_flow_of_another_host() {
         kill_process(Pid::from_child(&gateway.running.0), Signal::TERM).unwrap();
     }
     until("an empty registry", || registry.state.lock().unwrap().resources.is_empty().then_some(()));
+}
+
+#[test]
+fn a_mirror_finds_the_host_of_a_flow_in_the_registry() {
+    let registry = Registry::start();
+    let (near, far, picture) = (Folder::new(), Folder::new(), camera());
+    let _writing = Writing::start(&near, &picture);
+    let url = registry.url();
+    let nmos = ["--http", "127.0.0.1:0", "--nmos", &url];
+    let serving = serve(&near, "127.0.0.1:0", &nmos);
+    // It is given no host.
+    let mut program = command("mirror", &far);
+    program.args(nmos).args(["--nmos-label", "far", "--receivers", "1", "--nmos-query", &url]);
+    let mirroring = Gateway::start(program);
+    until("a sender", || labelled(&registry, "senders", "camera"));
+    let receiver = until("a receiver", || labelled(&registry, "receivers", "far video"));
+    let connect = |is_enabled: bool| {
+        let request = json!({
+            "master_enable": is_enabled,
+            "activation": { "mode": "activate_immediate" },
+            "transport_params": [{ "mxl_flow_id": picture.id.to_string() }],
+        });
+        assert_eq!(patch(&registry, "receivers", &receiver, &request).0, 200);
+    };
+    for _ in 0..2 {
+        connect(true);
+        arrive(&grains(&far, picture.id), 10);
+        // A registry that fails ends no flow.
+        registry.set_failure(Some(503));
+        mirroring.wait("status 503");
+        arrive(&grains(&far, picture.id), 10);
+        registry.set_failure(None);
+        connect(false);
+        until("the end of the mirrored flow", || far.domain().flows().unwrap().is_empty().then_some(()));
+    }
+    mirroring.wait(&format!("flow {}: the registry names mxl://{}/", picture.id, serving.address()));
 }
 
 #[test]

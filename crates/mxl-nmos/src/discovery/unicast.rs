@@ -50,12 +50,7 @@ impl Search<'_> {
         let Ok(of) = Name::new(of) else { return Vec::new() };
         let Some(bytes) = self.ask(&of, TYPE::PTR) else { return Vec::new() };
         let Ok(answer) = Packet::parse(&bytes) else { return Vec::new() };
-        let name = |record: &ResourceRecord<'_>| match &record.rdata {
-            RData::PTR(name) => Some(name.0.clone().into_owned()),
-            _ => None,
-        };
-        let names = answer.answers.iter().filter_map(name).take(MAX_INSTANCES);
-        names.map(|name| self.instance(&name, &answer)).collect()
+        named(&answer).iter().map(|name| self.instance(name, &answer)).collect()
     }
 
     /// An instance. The answer that has named it may describe it too.
@@ -152,6 +147,15 @@ fn is_answer(packet: &Packet<'_>, id: u16) -> bool {
     packet.id() == id && packet.has_flags(PacketFlag::RESPONSE) && is_final
 }
 
+/// The instances that an answer names.
+fn named(answer: &Packet<'_>) -> Vec<Name<'static>> {
+    let name = |record: &ResourceRecord<'_>| match &record.rdata {
+        RData::PTR(name) => Some(name.0.clone().into_owned()),
+        _ => None,
+    };
+    answer.answers.iter().filter_map(name).take(MAX_INSTANCES).collect()
+}
+
 /// The records of a name in an answer.
 fn of_name<'a>(packet: &'a Packet<'_>, name: &Name<'_>) -> impl Iterator<Item = &'a RData<'a>> {
     let name = name.to_string().to_ascii_lowercase();
@@ -186,4 +190,56 @@ fn text(packet: &Packet<'_>, name: &Name<'_>) -> Option<HashMap<String, String>>
         RData::TXT(txt) => Some(strings(txt)),
         _ => None,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use simple_dns::rdata::PTR;
+
+    use super::*;
+
+    /// An answer that names an instance and describes it.
+    fn answer() -> Vec<u8> {
+        let name = |text| Name::new(text).unwrap();
+        let (of, instance) = (name("_nmos-query._tcp.a.test"), name("b._nmos-query._tcp.a.test"));
+        let record = |name: &Name<'static>, data| ResourceRecord::new(name.clone(), CLASS::IN, 60, data);
+        let mut packet = Packet::new_reply(7);
+        packet.answers.push(record(&of, RData::PTR(PTR(instance.clone()))));
+        let srv = SRV { priority: 0, weight: 0, port: 80, target: name("c.a.test") };
+        packet.additional_records.push(record(&instance, RData::SRV(srv)));
+        let txt = TXT::new().with_string("Pri=1").unwrap().with_string("pri=2").unwrap();
+        packet.additional_records.push(record(&instance, RData::TXT(txt)));
+        packet.build_bytes_vec_compressed().unwrap()
+    }
+
+    fn read(bytes: &[u8]) -> Option<Announcement> {
+        let packet = Packet::parse(bytes).ok().filter(|packet| is_answer(packet, 7))?;
+        let name = named(&packet).pop()?;
+        let (host, port) = service(&packet, &name)?;
+        let txt = text(&packet, &name)?;
+        Some(Announcement { name: name.to_string(), hosts: vec![host], port, txt })
+    }
+
+    #[test]
+    fn an_answer_describes_an_instance() {
+        let announcement = read(&answer()).unwrap();
+        assert_eq!((&*announcement.name, announcement.port), ("b._nmos-query._tcp.a.test", 80));
+        assert_eq!((announcement.hosts, &*announcement.txt["pri"]), (vec!["c.a.test".to_string()], "1"));
+    }
+
+    #[test]
+    fn damaged_answers_do_no_harm() {
+        let whole = answer();
+        for at in 0..whole.len() {
+            assert!(read(&whole[..at]).is_none(), "{at}");
+            for byte in 0..=u8::MAX {
+                let mut damaged = whole.clone();
+                damaged[at] = byte;
+                let _ = is_truncated(&damaged, 7);
+                if let Some(announcement) = read(&damaged) {
+                    let _ = announcement.places();
+                }
+            }
+        }
+    }
 }

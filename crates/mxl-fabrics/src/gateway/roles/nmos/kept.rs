@@ -67,7 +67,7 @@ impl Kept {
         of: Described,
         hooks: Hooks,
     ) -> Result<(Self, Api)> {
-        let Described { role, domain, at, receivers } = of;
+        let Described { role, domain, at, gateway, receivers } = of;
         let failed = |error: &dyn std::fmt::Display| Error::Argument(format!("--nmos: {error}"));
         let from = Registries::new(registries.iter().map(String::as_str)).map_err(|error| failed(&error))?;
         let hostname = nix::unistd::gethostname().unwrap_or_default().to_string_lossy().into_owned();
@@ -78,7 +78,16 @@ impl Kept {
                 "--nmos: controllers of other hosts do not reach {host}: give --http another address"
             ));
         }
+        // Mirrors of other hosts do not reach a loopback address.
+        let gateway = gateway
+            .map(|at| (reachable(at, &elsewhere, &hostname), at.port()))
+            .filter(|(host, _)| !is_out_of_reach(host, &elsewhere))
+            .map(|(host, port)| match host.contains(':') {
+                true => format!("mxl://[{host}]:{port}/"),
+                false => format!("mxl://{host}:{port}/"),
+            });
         let options = NodeOptions {
+            gateway,
             // Gateways of one domain differ by their addresses; the domain is the same to all of them.
             seed: format!("mxl-gateway {role} {hostname} {at} {}", path.display()),
             domain: Some(defined_id(&domain).unwrap_or_else(|| id_of(&hostname, &path.to_string_lossy()))),
