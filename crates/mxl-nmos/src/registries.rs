@@ -45,21 +45,25 @@ impl Registries {
     pub(crate) fn look(&self, asker: Uuid, is_over: &dyn Fn() -> bool) -> (Vec<String>, Vec<String>) {
         let (mut urls, mut notes) = (Vec::new(), Vec::new());
         for place in &self.0 {
-            match place {
-                Place::Url(url) => urls.push(url.clone()),
-                #[cfg(feature = "dns-sd")]
-                Place::Found(discovery) => {
-                    let found = discovery.find(Service::Registration, asker, is_over);
-                    urls.extend(found.urls);
-                    notes.extend(found.notes);
-                }
-            }
-        }
-        if cfg!(not(feature = "dns-sd")) {
-            // Addresses are used as they are.
-            let _ = (asker, is_over, &mut notes);
+            let (more, told) = place.look(asker, is_over);
+            urls.extend(more);
+            notes.extend(told);
         }
         (urls, notes)
+    }
+}
+
+impl Place {
+    #[cfg_attr(not(feature = "dns-sd"), expect(unused_variables, reason = "addresses are used as they are"))]
+    fn look(&self, asker: Uuid, is_over: &dyn Fn() -> bool) -> (Vec<String>, Vec<String>) {
+        match self {
+            Self::Url(url) => (vec![url.clone()], Vec::new()),
+            #[cfg(feature = "dns-sd")]
+            Self::Found(discovery) => {
+                let found = discovery.find(Service::Registration, asker, is_over);
+                (found.urls, found.notes)
+            }
+        }
     }
 }
 

@@ -99,14 +99,14 @@ pub fn run(options: &Options) -> Result<()> {
     let mut threads = Vec::new();
     let start = {
         let local = Arc::clone(&local);
-        move |remote, stop, wanted| {
-            let host = Host::new(remote, Arc::clone(&local), keep, stop, board.clone(), wanted);
+        move |remote, stops, wanted| {
+            let host = Host::new(remote, Arc::clone(&local), keep, stops, board.clone(), wanted);
             let thread = std::thread::Builder::new().name("mxl-mirror".into()).spawn(move || host.run());
             thread.map_err(|error| Error::Argument(format!("start a thread: {error}")))
         }
     };
     for remote in remotes {
-        threads.push(start(remote, Arc::clone(&is_over), wanted.clone())?);
+        threads.push(start(remote, vec![Arc::clone(&is_over)], wanted.clone())?);
     }
     #[cfg(feature = "nmos")]
     if let (Some(registry), Some(wanted)) = (&options.nmos_query, wanted) {

@@ -23,8 +23,9 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// Interval of questions to the registry: flows may move to another host.
 const ASK_EVERY: Duration = Duration::from_secs(5);
 
-/// Starts the thread of a host: until the flag is set, it mirrors what is wanted.
-pub type Start = Box<dyn Fn(Remote, Arc<AtomicBool>, Option<Arc<Wanted>>) -> Result<JoinHandle<()>> + Send>;
+/// Starts the thread of a host: until one of the flags is set, it mirrors what is wanted.
+pub type Start =
+    Box<dyn Fn(Remote, Vec<Arc<AtomicBool>>, Option<Arc<Wanted>>) -> Result<JoinHandle<()>> + Send>;
 
 /// The hosts that a registry has named.
 pub struct Finder {
@@ -36,8 +37,8 @@ pub struct Finder {
     hosts: BTreeMap<String, Found>,
     /// The host of each flow.
     places: BTreeMap<Uuid, String>,
-    /// What was said last of the registry, or of a flow.
-    said: String,
+    /// What was said last of a flow, or of the registry.
+    said: BTreeMap<Option<Uuid>, String>,
 }
 
 /// A host, and the flows that are mirrored of it.
@@ -59,8 +60,8 @@ impl Finder {
         start: Start,
     ) -> Result<Self> {
         Registries::new([&*registry]).map_err(|error| Error::Argument(format!("--nmos-query: {error}")))?;
-        let (hosts, places) = (BTreeMap::new(), BTreeMap::new());
-        Ok(Self { registry, query: None, wanted, is_over, start, hosts, places, said: String::new() })
+        let (hosts, places, said) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        Ok(Self { registry, query: None, wanted, is_over, start, hosts, places, said })
     }
 
     /// Finds hosts until the program ends, and then waits for their threads.
@@ -72,10 +73,13 @@ impl Finder {
             let is_due = self.leave(&wanted) || asked.is_none_or(|asked| asked.elapsed() > ASK_EVERY);
             if is_new || (is_due && !wanted.is_empty()) {
                 match self.ask(&wanted) {
-                    Ok(gateways) => self.place(&wanted, &gateways),
+                    Ok(gateways) => {
+                        self.said.remove(&None);
+                        self.place(&wanted, &gateways);
+                    }
                     Err(error) => {
                         self.query = None;
-                        self.tell(format!("NMOS query: {error}"));
+                        self.tell(None, format!("NMOS query: {error}"));
                     }
                 }
                 asked = Some(Instant::now());
@@ -83,9 +87,7 @@ impl Finder {
             before = wanted;
             std::thread::sleep(LOOK_EVERY);
         }
-        for host in self.hosts.values() {
-            host.stop.store(true, Ordering::Relaxed);
-        }
+        // They end when the program does, too.
         for host in std::mem::take(&mut self.hosts).into_values() {
             // A panic of the thread was reported when it happened.
             let _ = host.thread.join();
@@ -112,7 +114,8 @@ impl Finder {
             // A registry that forgets a flow does not end it.
             let Some(gateway) = named.next().cloned() else {
                 if former.is_none() {
-                    self.tell(format!("flow {flow}: no gateway in the registry sends it; waits for one"));
+                    let what = format!("flow {flow}: no gateway in the registry sends it; waits for one");
+                    self.tell(Some(*flow), what);
                 }
                 continue;
             };
@@ -122,8 +125,9 @@ impl Finder {
                     host.wanted.set(*flow, Some(*flow));
                     say(format_args!("flow {flow}: the registry names {gateway}"));
                     self.places.insert(*flow, gateway);
+                    self.said.remove(&Some(*flow));
                 }
-                Err(error) => self.tell(format!("flow {flow}: {error}")),
+                Err(error) => self.tell(Some(*flow), format!("flow {flow}: {error}")),
             }
         }
     }
@@ -136,7 +140,8 @@ impl Finder {
             }
             let uri: Uri = gateway.parse()?;
             let (wanted, stop) = (Arc::<Wanted>::default(), Arc::<AtomicBool>::default());
-            let thread = (self.start)(Remote::of(&uri)?, Arc::clone(&stop), Some(Arc::clone(&wanted)))?;
+            let stops = vec![Arc::clone(&self.is_over), Arc::clone(&stop)];
+            let thread = (self.start)(Remote::of(&uri)?, stops, Some(Arc::clone(&wanted)))?;
             self.hosts.insert(gateway.into(), Found { wanted, stop, thread });
         }
         self.hosts.get(gateway).ok_or_else(|| Error::Argument(format!("{gateway}: no such host")))
@@ -149,6 +154,7 @@ impl Finder {
         for flow in left {
             self.release(flow);
         }
+        self.said.retain(|of, _| of.is_none_or(|flow| wanted.contains(&flow)));
         for host in self.hosts.values().filter(|host| host.wanted.flows().is_empty()) {
             host.stop.store(true, Ordering::Relaxed);
         }
@@ -164,11 +170,11 @@ impl Finder {
         }
     }
 
-    /// Tells something, unless it was the last that was told.
-    fn tell(&mut self, what: String) {
-        if self.said != what {
+    /// Tells something of a flow, or of the registry, unless it was the last that was told of it.
+    fn tell(&mut self, of: Option<Uuid>, what: String) {
+        if self.said.get(&of) != Some(&what) {
             say(&what);
-            self.said = what;
+            self.said.insert(of, what);
         }
     }
 }
