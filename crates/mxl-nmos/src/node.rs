@@ -188,9 +188,9 @@ impl Node {
         }
     }
 
-    /// Sleeps until something has changed since a count of changes, at most for `limit`. Returns the count now. While it
-    /// sleeps, it makes the activations that are due: [`Registration`](crate::Registration) calls it, but not while it
-    /// waits for a registry. A program whose activations must be in time calls it in a loop of its own.
+    /// Sleeps until something has changed since a count of changes, at most for `limit`. Returns the count now. While
+    /// it sleeps, it makes the activations that are due: [`Registration`](crate::Registration) calls it, but not while
+    /// it waits for a registry. A program whose activations must be in time calls it in a loop of its own.
     pub fn wait(&self, since: u64, limit: Duration) -> u64 {
         let (mut state, begin) = (self.lock(), Instant::now());
         loop {

@@ -59,8 +59,8 @@ impl Query {
         Ok(Self { client, api })
     }
 
-    /// The first Query API that DNS-SD finds and that answers, or the reason of the last one. `log` gets what a person
-    /// should know.
+    /// The first Query API that DNS-SD finds and that answers, or the reason of the last one. `log` gets what a
+    /// person should know.
     ///
     /// # Errors
     /// [`Error::NotFound`]; those of [`open`](Self::open).
@@ -113,8 +113,8 @@ impl Query {
         Ok(found)
     }
 
-    /// Where mirrors ask for these MXL flows, `mxl://HOST:PORT/`: the gateways whose senders of them are enabled. A flow
-    /// may have several.
+    /// Where mirrors ask for these MXL flows, `mxl://HOST:PORT/`: the gateways whose senders of them are enabled. A
+    /// flow may have several.
     ///
     /// # Errors
     /// Those of [`list`](Self::list).

@@ -1,5 +1,5 @@
-//! Finds the hosts of the flows that NMOS receivers are connected to, in a registry: each has a [`Host`] while a flow of
-//! it is wanted.
+//! Finds the hosts of the flows that NMOS receivers are connected to, in a registry. Each has a [`Host`] while a flow
+//! of it is wanted.
 //!
 //! [`Host`]: super::host::Host
 
@@ -147,8 +147,8 @@ impl Finder {
         self.hosts.get(gateway).ok_or_else(|| Error::Argument(format!("{gateway}: no such host")))
     }
 
-    /// Leaves flows that no receiver is connected to any more, and hosts without flows. Returns whether a host has ended
-    /// that has got a flow meanwhile.
+    /// Leaves flows that no receiver is connected to any more, and hosts without flows. Returns whether a host has
+    /// ended that has got a flow meanwhile.
     fn leave(&mut self, wanted: &BTreeSet<Uuid>) -> bool {
         let left: Vec<Uuid> = self.places.keys().filter(|flow| !wanted.contains(flow)).copied().collect();
         for flow in left {
