@@ -59,18 +59,17 @@ impl Node {
         };
         let result = match (method, found) {
             (_, None) => Err((404, "no such resource".to_string())),
-            ("OPTIONS", _) => Ok(Value::Null),
-            ("GET" | "HEAD", Some(Found::Value(value) | Found::Staged(.., value))) => Ok(value),
+            ("OPTIONS", _) => Ok((200, Value::Null)),
+            ("GET" | "HEAD", Some(Found::Value(value) | Found::Staged(.., value))) => Ok((200, value)),
             ("PATCH", Some(Found::Staged(side, id, _))) => {
                 parsed(body).and_then(|request| self.patch(side, id, &request))
             }
-            ("POST", Some(Found::Bulk(side))) => parsed(body).and_then(|request| self.bulk(side, &request)),
+            ("POST", Some(Found::Bulk(side))) => {
+                parsed(body).and_then(|request| Ok((200, self.bulk(side, &request)?)))
+            }
             _ => Err((405, format!("only {allow}"))),
         };
-        let (status, body) = match result {
-            Ok(body) => (200, body),
-            Err((status, why)) => (status, error(status, &why)),
-        };
+        let (status, body) = result.unwrap_or_else(|(status, why)| (status, error(status, &why)));
         Some(Answer { status, body, allow })
     }
 
@@ -146,7 +145,7 @@ impl Node {
             let patched =
                 known.and_then(|known| self.patch(side, known, entry.get("params").unwrap_or(&Value::Null)));
             match patched {
-                Ok(_) => json!({ "id": id, "code": 200 }),
+                Ok((status, _)) => json!({ "id": id, "code": status }),
                 Err((status, why)) => json!({ "id": id, "code": status, "error": why, "debug": null }),
             }
         };

@@ -11,7 +11,7 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(3);
 /// Maximum length of an answer, in bytes.
 const MAX_ANSWER: u64 = 8 << 20;
 /// The versions of a registry's APIs, the best one first. All get the same resources, and give them.
-const VERSIONS: [&str; 4] = ["v1.3", "v1.2", "v1.1", "v1.0"];
+pub const VERSIONS: [&str; 4] = ["v1.3", "v1.2", "v1.1", "v1.0"];
 /// Maximum characters of an answer's reason in an error.
 const MAX_REASON: usize = 200;
 
@@ -45,6 +45,12 @@ pub enum Error {
         /// What was wanted.
         why: String,
     },
+    /// DNS-SD has found no registry that can be used.
+    #[error("DNS-SD has found no registry")]
+    NotFound,
+    /// Registries cannot be looked for.
+    #[error("auto: this program was built without feature dns-sd of mxl-nmos")]
+    NoDiscovery,
     /// An address that is not `http://HOST[:PORT]`.
     #[error("{0}: write http://HOST:PORT; TLS is not supported")]
     Address(String),

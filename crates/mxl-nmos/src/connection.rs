@@ -1,7 +1,9 @@
 //! Senders and receivers as IS-05 sees them: what is staged, what is active, and activations.
 
 use mxl::Uuid;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
+
+use crate::activation::{Activation, Asked};
 
 /// Where a sender sends to, or a receiver receives from.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -30,6 +32,11 @@ pub trait Activate: Send {
     /// # Errors
     /// Why it cannot: nothing has changed.
     fn send(&mut self, flow: Uuid, is_enabled: bool) -> Result<(), String>;
+
+    /// An activation of a sender or a receiver at a time has failed. No request waits for it: nobody else is told why.
+    fn failed(&mut self, id: Uuid, why: &str) {
+        let _ = (id, why);
+    }
 }
 
 /// Every activation succeeds, and has no effect.
@@ -114,8 +121,21 @@ pub struct Terminal {
     own: (Uuid, Option<Uuid>),
     staged: Staged,
     active: Route,
-    /// When the active route was activated, as a version; null before.
-    activated: Option<String>,
+    /// The last activation.
+    activated: Option<Activation>,
+    /// The next one. What is staged is locked until then.
+    scheduled: Option<Activation>,
+}
+
+/// What has become of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Patched {
+    /// It has changed what is staged.
+    Staged,
+    /// It was activated.
+    Activated,
+    /// It will be activated.
+    Scheduled,
 }
 
 /// A request that was refused: the status, and the reason.
@@ -127,13 +147,15 @@ impl Terminal {
         let active = Route { is_enabled: true, peer: None, domain: Some(domain), flow: Some(flow) };
         let (of_domain, of_flow) = (Parameter::Id(domain), Parameter::Id(flow));
         let staged = Staged { is_enabled: true, peer: None, domain: of_domain, flow: of_flow };
-        Self { side: Side::Sender, own: (domain, Some(flow)), staged, active, activated: None }
+        let own = (domain, Some(flow));
+        Self { side: Side::Sender, own, staged, active, activated: None, scheduled: None }
     }
 
     /// A receiver of a domain, which receives nothing.
     pub fn receiver(domain: Uuid) -> Self {
         let (staged, active) = (Staged::default(), Route::default());
-        Self { side: Side::Receiver, own: (domain, None), staged, active, activated: None }
+        let own = (domain, None);
+        Self { side: Side::Receiver, own, staged, active, activated: None, scheduled: None }
     }
 
     /// The active route.
@@ -143,13 +165,13 @@ impl Terminal {
 
     /// The endpoint `staged`.
     pub fn staged(&self) -> Value {
-        self.shown_staged(None)
+        self.shown_staged(self.scheduled.as_ref())
     }
 
     /// The endpoint `active`.
     pub fn active(&self) -> Value {
         let Route { is_enabled, peer, domain, flow } = self.active;
-        self.shown((is_enabled, peer), [text(domain), text(flow)], self.activated.as_deref())
+        self.shown((is_enabled, peer), [text(domain), text(flow)], self.activated.as_ref())
     }
 
     /// The endpoint `constraints`: a sender has one domain and one flow, and a receiver takes any.
@@ -163,21 +185,20 @@ impl Terminal {
         }
     }
 
-    fn shown_staged(&self, activated: Option<&str>) -> Value {
+    fn shown_staged(&self, activation: Option<&Activation>) -> Value {
         let Staged { is_enabled, peer, domain, flow } = self.staged;
-        self.shown((is_enabled, peer), [domain.shown(), flow.shown()], activated)
+        self.shown((is_enabled, peer), [domain.shown(), flow.shown()], activation)
     }
 
     fn shown(
         &self,
         (is_enabled, peer): (bool, Option<Uuid>),
         [domain, flow]: [Value; 2],
-        activated: Option<&str>,
+        activation: Option<&Activation>,
     ) -> Value {
-        let mode = activated.map(|_| IMMEDIATE);
         let mut shown = json!({
             "master_enable": is_enabled,
-            "activation": { "mode": mode, "requested_time": null, "activation_time": activated },
+            "activation": Activation::shown(activation),
             "transport_params": [{ "mxl_domain_id": domain, "mxl_flow_id": flow }],
         });
         shown[self.side.peer()] = text(peer);
@@ -187,21 +208,21 @@ impl Terminal {
         shown
     }
 
-    /// Changes what is staged, and activates it if the request says so. Returns the answer, and whether the active
-    /// route may have changed. `now` is a version. `activate` does what the new route says.
+    /// Changes what is staged, and activates it at once or later if the request says so. Returns the answer. `now` is
+    /// TAI in nanoseconds. `activate` does what the new route says.
     ///
     /// # Errors
-    /// What is wrong, with status 400; an activation that has failed, with 500; one with a time, with 501. Nothing has
-    /// changed then.
+    /// What is wrong, with status 400; a change while an activation is scheduled, with 423; an activation that has
+    /// failed, with 500. Nothing has changed then.
     pub fn patch(
         &mut self,
         request: &Value,
-        now: &str,
+        now: u64,
         activate: impl FnOnce(&Route) -> Result<(), String>,
-    ) -> Result<(Value, bool), Refusal> {
+    ) -> Result<(Value, Patched), Refusal> {
         let wrong = |why: String| (400, why);
         let request = request.as_object().ok_or_else(|| wrong("an object was wanted".into()))?;
-        let (mut staged, mut is_now) = (self.staged.clone(), false);
+        let (mut staged, mut asked) = (self.staged.clone(), Asked::Nothing);
         for (key, value) in request {
             match key.as_str() {
                 "master_enable" => {
@@ -210,7 +231,7 @@ impl Terminal {
                         is_enabled.ok_or_else(|| wrong("master_enable is true or false".into()))?;
                 }
                 key if key == self.side.peer() => staged.peer = id(value, key).map_err(wrong)?,
-                "activation" => is_now = is_immediate(value)?,
+                "activation" => asked = Asked::parse(value, now)?,
                 "transport_params" => self.parameters(value, &mut staged).map_err(wrong)?,
                 "transport_file" if self.side == Side::Receiver => {
                     let is_none = value.as_object().is_some_and(|file| file.values().all(Value::is_null));
@@ -221,14 +242,55 @@ impl Terminal {
                 other => return Err(wrong(format!("{other} is unknown"))),
             }
         }
-        if is_now {
-            let route = self.resolved(&staged);
-            activate(&route).map_err(|why| (500, why))?;
-            self.activated = Some(now.into());
-            self.active = route;
+        if self.scheduled.is_some() && asked != Asked::Cancel {
+            let why = "an activation is scheduled: activation mode null cancels it";
+            return Err((423, why.into()));
         }
-        self.staged = staged;
-        Ok((self.shown_staged(is_now.then_some(now)), is_now))
+        match asked {
+            Asked::Nothing | Asked::Cancel => {
+                (self.staged, self.scheduled) = (staged, None);
+                Ok((self.staged(), Patched::Staged))
+            }
+            Asked::Activate(activation) if activation.is_immediate() => {
+                self.make_active(self.resolved(&staged), activation.clone(), activate)
+                    .map_err(|why| (500, why))?;
+                self.staged = staged;
+                Ok((self.shown_staged(Some(&activation)), Patched::Activated))
+            }
+            Asked::Activate(activation) => {
+                (self.staged, self.scheduled) = (staged, Some(activation));
+                Ok((self.staged(), Patched::Scheduled))
+            }
+        }
+    }
+
+    /// When the next activation is due, in nanoseconds of TAI.
+    pub fn due(&self) -> Option<u64> {
+        self.scheduled.as_ref().map(|activation| activation.at)
+    }
+
+    /// Makes the activation that is scheduled, whose time has come, and unlocks what is staged.
+    ///
+    /// # Errors
+    /// Why it has failed: the former route stays active.
+    pub fn activate(
+        &mut self,
+        now: u64,
+        activate: impl FnOnce(&Route) -> Result<(), String>,
+    ) -> Result<(), String> {
+        let Some(scheduled) = self.scheduled.take() else { return Ok(()) };
+        self.make_active(self.resolved(&self.staged), scheduled.made(now), activate)
+    }
+
+    fn make_active(
+        &mut self,
+        route: Route,
+        activation: Activation,
+        activate: impl FnOnce(&Route) -> Result<(), String>,
+    ) -> Result<(), String> {
+        activate(&route)?;
+        (self.active, self.activated) = (route, Some(activation));
+        Ok(())
     }
 
     /// The route that is active after an activation. A sender that names no domain or flow has its own.
@@ -272,32 +334,6 @@ impl Terminal {
     }
 }
 
-/// The mode of activations that are served.
-const IMMEDIATE: &str = "activate_immediate";
-
-/// Whether an activation is to be made now; otherwise there is none.
-fn is_immediate(value: &Value) -> Result<bool, Refusal> {
-    let none = Map::new();
-    let fields = match value {
-        Value::Null => &none,
-        Value::Object(fields) => fields,
-        _ => return Err((400, "activation is an object".into())),
-    };
-    let known = ["mode", "requested_time", "activation_time"];
-    if let Some(other) = fields.keys().find(|key| !known.contains(&key.as_str())) {
-        return Err((400, format!("activation has no {other}")));
-    }
-    match fields.get("mode") {
-        None | Some(Value::Null) => Ok(false),
-        Some(Value::String(mode)) if mode == IMMEDIATE => Ok(true),
-        Some(Value::String(mode)) if mode.starts_with("activate_scheduled_") => Err((
-            501,
-            "activations at a time are not implemented here: send activate_immediate at that time".into(),
-        )),
-        Some(mode) => Err((400, format!("activation mode {mode} is unknown"))),
-    }
-}
-
 /// An id, or null.
 fn id(value: &Value, key: &str) -> Result<Option<Uuid>, String> {
     match value {
@@ -316,39 +352,125 @@ fn text(id: Option<Uuid>) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::clock;
 
     const A: Uuid = Uuid::from_u128(0xa);
     const B: Uuid = Uuid::from_u128(0xb);
 
-    fn patch(terminal: &mut Terminal, request: Value) -> Result<(Value, bool), Refusal> {
-        terminal.patch(&request, "5:6", |_| Ok(()))
+    /// 5 s and 6 ns.
+    const NOW: u64 = 5_000_000_006;
+
+    fn patch(terminal: &mut Terminal, request: Value) -> Result<(Value, Patched), Refusal> {
+        terminal.patch(&request, NOW, |_| Ok(()))
+    }
+
+    fn activation(mode: Option<&str>, requested: Option<&str>, at: Option<&str>) -> Value {
+        json!({ "mode": mode, "requested_time": requested, "activation_time": at })
     }
 
     #[test]
     fn a_receiver_receives_what_was_staged_once_it_is_activated() {
         let mut receiver = Terminal::receiver(A);
         let params = json!([{ "mxl_domain_id": A.to_string(), "mxl_flow_id": B.to_string() }]);
-        let (_, is_now) =
+        let (_, patched) =
             patch(&mut receiver, json!({ "transport_params": params, "sender_id": null })).unwrap();
-        assert!(!is_now && receiver.route() == &Route::default());
+        assert!(patched == Patched::Staged && receiver.route() == &Route::default());
         assert_eq!(
             (&receiver.staged()["transport_params"], &receiver.active()["activation"]["mode"]),
             (&params, &Value::Null)
         );
         let request = json!({ "master_enable": true, "activation": { "mode": "activate_immediate" } });
-        let (answer, is_now) = patch(&mut receiver, request).unwrap();
+        let (answer, patched) = patch(&mut receiver, request).unwrap();
         let wanted = Route { is_enabled: true, peer: None, domain: Some(A), flow: Some(B) };
-        assert!(is_now && receiver.route() == &wanted);
+        assert!(patched == Patched::Activated && receiver.route() == &wanted);
         assert_eq!(
             (&answer["activation"]["activation_time"], &answer["master_enable"]),
             (&"5:6".into(), &true.into())
         );
         assert_eq!(receiver.active()["activation"]["mode"], "activate_immediate");
         // Nothing is staged for later.
-        assert_eq!(
-            receiver.staged()["activation"],
-            json!({ "mode": null, "requested_time": null, "activation_time": null })
-        );
+        assert_eq!(receiver.staged()["activation"], activation(None, None, None));
+    }
+
+    /// A receiver that is to receive flow B at a time.
+    fn scheduled(mode: &str, requested: &str) -> Result<(Terminal, Value), Refusal> {
+        let mut receiver = Terminal::receiver(A);
+        let request = json!({
+            "master_enable": true,
+            "transport_params": [{ "mxl_flow_id": B.to_string() }],
+            "activation": { "mode": mode, "requested_time": requested },
+        });
+        let (answer, patched) = patch(&mut receiver, request)?;
+        assert_eq!(patched, Patched::Scheduled);
+        Ok((receiver, answer))
+    }
+
+    #[test]
+    fn an_activation_at_a_time_locks_what_is_staged_until_then() {
+        for (mode, requested, at) in [
+            ("activate_scheduled_absolute", "6:0", "6:0"),
+            ("activate_scheduled_relative", "1:5", "6:11"),
+            // Due already.
+            ("activate_scheduled_absolute", "2:0", "5:6"),
+            ("activate_scheduled_relative", "0:0", "5:6"),
+        ] {
+            let (mut receiver, answer) = scheduled(mode, requested).unwrap();
+            let pending = activation(Some(mode), Some(requested), Some(at));
+            assert_eq!((&answer["activation"], &answer["master_enable"]), (&pending, &json!(true)));
+            assert_eq!((&receiver.staged(), receiver.due()), (&answer, clock::parse(at)));
+            assert_eq!(receiver.active()["activation"], activation(None, None, None));
+            // Neither a change nor another activation.
+            let locked = receiver.clone();
+            for request in [
+                json!({}),
+                json!({ "master_enable": false }),
+                json!({ "activation": { "mode": "activate_immediate" } }),
+                json!({ "activation": { "mode": mode, "requested_time": requested } }),
+            ] {
+                assert_eq!(patch(&mut receiver, request.clone()).unwrap_err().0, 423, "{request}");
+            }
+            assert_eq!(receiver, locked);
+            receiver.activate(7_000_000_000, |_| Ok(())).unwrap();
+            assert_eq!((receiver.route().is_enabled, receiver.route().flow), (true, Some(B)));
+            assert_eq!(receiver.active()["activation"], activation(Some(mode), Some(requested), Some("7:0")));
+            assert_eq!(receiver.staged()["activation"], activation(None, None, None));
+            assert!(patch(&mut receiver, json!({ "master_enable": false })).is_ok());
+        }
+    }
+
+    #[test]
+    fn an_activation_at_a_time_can_be_cancelled() {
+        let (mut receiver, _) = scheduled("activate_scheduled_relative", "1:0").unwrap();
+        let request = json!({ "master_enable": false, "activation": { "mode": null } });
+        let (answer, patched) = patch(&mut receiver, request).unwrap();
+        assert_eq!((patched, receiver.due()), (Patched::Staged, None));
+        assert_eq!(answer["activation"], activation(None, None, None));
+        // What was staged stays, but for what the same request changes.
+        assert_eq!(answer["transport_params"][0]["mxl_flow_id"], B.to_string());
+        assert_eq!(answer["master_enable"], false);
+        assert_eq!(receiver.route(), &Route::default());
+    }
+
+    #[test]
+    fn an_activation_at_a_time_that_fails_unlocks_what_is_staged() {
+        let (mut receiver, _) = scheduled("activate_scheduled_relative", "1:0").unwrap();
+        assert_eq!(receiver.activate(NOW, |_| Err("no room".into())), Err("no room".into()));
+        assert_eq!((receiver.due(), receiver.route()), (None, &Route::default()));
+        assert_eq!(receiver.staged()["master_enable"], true);
+    }
+
+    #[test]
+    fn a_time_is_within_a_day() {
+        assert!(scheduled("activate_scheduled_relative", "86400:0").is_ok());
+        assert!(scheduled("activate_scheduled_absolute", "86405:6").is_ok());
+        for (mode, requested) in [
+            ("activate_scheduled_relative", "86400:1"),
+            ("activate_scheduled_relative", "99999999999999999999:0"),
+            ("activate_scheduled_absolute", "86405:7"),
+        ] {
+            let (status, why) = scheduled(mode, requested).unwrap_err();
+            assert!(status == 400 && why.contains("more than a day ahead"), "{why}");
+        }
     }
 
     #[test]
@@ -356,7 +478,7 @@ mod tests {
         let mut receiver = Terminal::receiver(A);
         let before = receiver.clone();
         let request = json!({ "master_enable": true, "activation": { "mode": "activate_immediate" } });
-        let refusal = receiver.patch(&request, "5:6", |_| Err("no room".into()));
+        let refusal = receiver.patch(&request, NOW, |_| Err("no room".into()));
         assert_eq!((refusal, receiver), (Err((500, "no room".into())), before));
     }
 
@@ -403,10 +525,8 @@ mod tests {
             (json!({ "transport_params": [{ "mxl_flow_id": "auto" }] }), 400),
             (json!({ "transport_params": [{ "port": 1 }] }), 400),
             (json!({ "transport_file": { "data": "v=0", "type": "application/sdp" } }), 400),
-            (
-                json!({ "activation": { "mode": "activate_scheduled_relative", "requested_time": "1:0" } }),
-                501,
-            ),
+            (json!({ "activation": { "mode": "activate_scheduled_relative", "requested_time": "1" } }), 400),
+            (json!({ "activation": { "mode": "activate_scheduled_absolute" } }), 400),
             (json!({ "activation": { "mode": "soon" } }), 400),
             (json!({ "activation": { "when": 1 } }), 400),
         ] {

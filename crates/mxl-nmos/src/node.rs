@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use mxl::{FlowDefinition, Uuid, time};
+use mxl::{FlowDefinition, Uuid};
 use serde_json::Value;
 
-use crate::connection::{Activate, Refusal, Route, Side, Terminal};
+use crate::clock;
+use crate::connection::{Activate, Patched, Refusal, Route, Side, Terminal};
 use crate::resources::{FlowIds, Home, Medium, ResourceKind, id_of};
 
 /// Maximum flows of a Node. Each takes three resources.
@@ -30,6 +31,8 @@ pub struct NodeOptions {
     pub domain: Option<Uuid>,
     /// Number of receivers of video, of audio and of data each: at most 64.
     pub receivers: u32,
+    /// Where mirrors ask for the flows, `mxl://HOST:PORT/`, if they can.
+    pub gateway: Option<String>,
 }
 
 /// A resource: its version, and the rest of it.
@@ -62,7 +65,7 @@ struct NodeState {
     senders: BTreeMap<Uuid, (Uuid, Terminal)>,
     receivers: BTreeMap<Uuid, (Medium, u32, Terminal)>,
     activate: Box<dyn Activate>,
-    /// Counts changes of the resources.
+    /// Counts changes of the resources and of what is scheduled.
     changes: u64,
     /// The last version: each is later than all before.
     last: u64,
@@ -78,7 +81,8 @@ impl Node {
             label: options.label,
             hostname: options.hostname,
             host: options.host,
-            born: version(time::now()),
+            gateway: options.gateway,
+            born: clock::text(clock::now()),
         };
         let domain = options.domain.unwrap_or_else(|| id("domain"));
         let mut receivers = BTreeMap::new();
@@ -163,7 +167,7 @@ impl Node {
                     value["version"] = there.version.clone().into();
                     if there.value != value {
                         has_changed = true;
-                        there.version = state.next_version();
+                        there.version = clock::text(state.next_version());
                         value["version"] = there.version.clone().into();
                         there.value = value;
                     }
@@ -171,7 +175,7 @@ impl Node {
                 }
                 None => {
                     has_changed = true;
-                    let version = state.next_version();
+                    let version = clock::text(state.next_version());
                     value["version"] = version.clone().into();
                     Resource { version, value }
                 }
@@ -184,17 +188,64 @@ impl Node {
         }
     }
 
-    /// Sleeps until resources have changed since a count of changes, at most for `limit`. Returns the count now.
-    pub(crate) fn wait(&self, since: u64, limit: Duration) -> u64 {
-        let state = self.lock();
-        let waited = self.changed.wait_timeout_while(state, limit, |state| state.changes == since);
-        waited.unwrap_or_else(PoisonError::into_inner).0.changes
+    /// Sleeps until something has changed since a count of changes, at most for `limit`. Returns the count now. While
+    /// it sleeps, it makes the activations that are due: [`Registration`](crate::Registration) calls it, but not while
+    /// it waits for a registry. A program whose activations must be in time calls it in a loop of its own.
+    pub fn wait(&self, since: u64, limit: Duration) -> u64 {
+        let (mut state, begin) = (self.lock(), Instant::now());
+        loop {
+            self.activate_due(&mut state);
+            let left = limit.saturating_sub(begin.elapsed());
+            if state.changes != since || left.is_zero() {
+                return state.changes;
+            }
+            let next = state.terminals().filter_map(|(_, terminal)| terminal.due()).min();
+            let until = next.map(|at| Duration::from_nanos(at.saturating_sub(clock::now())));
+            let nap = until.map_or(left, |until| until.min(left));
+            let waited = self.changed.wait_timeout(state, nap);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
     }
 
     /// Wakes whoever waits for a change.
-    pub(crate) fn wake(&self) {
+    pub fn wake(&self) {
         self.lock().changes += 1;
         self.changed.notify_all();
+    }
+
+    /// Makes the activations whose time has come, the earliest first.
+    fn activate_due(&self, state: &mut NodeState) {
+        if state.terminals().all(|(_, terminal)| terminal.due().is_none()) {
+            return;
+        }
+        let now = clock::now();
+        let is_due = |(id, terminal): (Uuid, &Terminal)| Some((terminal.due().filter(|at| *at <= now)?, id));
+        let mut due: Vec<_> = state.terminals().filter_map(is_due).collect();
+        due.sort_unstable();
+        for (_, id) in due {
+            let now = state.next_version();
+            let NodeState { senders, receivers, activate, flows, .. } = &mut *state;
+            let result = if let Some((flow, terminal)) = senders.get_mut(&id) {
+                let definition = flows.get(flow);
+                let done = terminal.activate(now, |route| match definition {
+                    Some(_) => activate.send(*flow, route.is_enabled),
+                    None => Err("its flow has ended".into()),
+                });
+                let value = || self.home.sender(definition?, terminal.route()).into();
+                done.map(|()| (ResourceKind::Sender, value()))
+            } else if let Some((medium, number, terminal)) = receivers.get_mut(&id) {
+                let done = terminal.activate(now, |route| activate.receive(id, route));
+                let value = || self.home.receiver(id, *medium, *number, terminal.route());
+                done.map(|()| (ResourceKind::Receiver, Some(value())))
+            } else {
+                continue;
+            };
+            match result {
+                Ok((kind, Some(value))) => self.renew(state, (kind, id), value),
+                Ok((_, None)) => {}
+                Err(why) => state.activate.failed(id, &why),
+            }
+        }
     }
 
     /// All resources, in the order in which they are registered.
@@ -231,38 +282,49 @@ impl Node {
         self.lock().receivers.iter().map(|(id, (.., terminal))| (*id, terminal.route().clone())).collect()
     }
 
-    /// Changes what is staged for a sender or a receiver, and activates it if the request says so.
+    /// Changes what is staged for a sender or a receiver, and activates it at once or later if the request says so.
+    /// Returns the status and the body of the answer.
     ///
     /// # Errors
     /// Those of [`Terminal::patch`]; 404 for an id that it does not have.
-    pub(crate) fn patch(&self, side: Side, id: Uuid, request: &Value) -> Result<Value, Refusal> {
+    pub(crate) fn patch(&self, side: Side, id: Uuid, request: &Value) -> Result<(u16, Value), Refusal> {
         let mut state = self.lock();
+        // The thread that does this may be late.
+        self.activate_due(&mut state);
         let now = state.next_version();
         let NodeState { senders, receivers, activate, flows, .. } = &mut *state;
-        let (answer, is_now, kind, value) = match side {
+        let (answer, patched, kind, value) = match side {
             Side::Sender => {
                 let (flow, terminal) = senders.get_mut(&id).ok_or_else(unknown)?;
                 let definition = flows.get(flow).ok_or_else(unknown)?;
-                let (answer, is_now) =
-                    terminal.patch(request, &now, |route| activate.send(*flow, route.is_enabled))?;
-                (answer, is_now, ResourceKind::Sender, self.home.sender(definition, terminal.route()))
+                let (answer, patched) =
+                    terminal.patch(request, now, |route| activate.send(*flow, route.is_enabled))?;
+                (answer, patched, ResourceKind::Sender, self.home.sender(definition, terminal.route()))
             }
             Side::Receiver => {
                 let (medium, number, terminal) = receivers.get_mut(&id).ok_or_else(unknown)?;
-                let (answer, is_now) = terminal.patch(request, &now, |route| activate.receive(id, route))?;
+                let (answer, patched) = terminal.patch(request, now, |route| activate.receive(id, route))?;
                 let value = self.home.receiver(id, *medium, *number, terminal.route());
-                (answer, is_now, ResourceKind::Receiver, value)
+                (answer, patched, ResourceKind::Receiver, value)
             }
         };
-        if is_now {
-            self.renew(&mut state, (kind, id), value);
+        match patched {
+            Patched::Staged => Ok((200, answer)),
+            Patched::Activated => {
+                self.renew(&mut state, (kind, id), value);
+                Ok((200, answer))
+            }
+            Patched::Scheduled => {
+                state.changes += 1;
+                self.changed.notify_all();
+                Ok((202, answer))
+            }
         }
-        Ok(answer)
     }
 
     /// Gives a resource a new version: IS-04 wants one for each activation, also for one that changes nothing.
     fn renew(&self, state: &mut NodeState, key: (ResourceKind, Uuid), mut value: Value) {
-        let version = state.next_version();
+        let version = clock::text(state.next_version());
         value["version"] = version.clone().into();
         state.resources.insert(key, Resource { version, value });
         state.changes += 1;
@@ -275,15 +337,16 @@ fn unknown() -> Refusal {
 }
 
 impl NodeState {
-    fn next_version(&mut self) -> String {
-        self.last = time::now().max(self.last + 1);
-        version(self.last)
+    /// The time in nanoseconds of TAI, later than each that it has returned before.
+    fn next_version(&mut self) -> u64 {
+        self.last = clock::now().max(self.last + 1);
+        self.last
     }
-}
 
-/// Nanoseconds of TAI as IS-04 writes them.
-fn version(ns: u64) -> String {
-    format!("{}:{}", ns / 1_000_000_000, ns % 1_000_000_000)
+    fn terminals(&self) -> impl Iterator<Item = (Uuid, &Terminal)> {
+        let senders = self.senders.iter().map(|(id, (_, terminal))| (*id, terminal));
+        senders.chain(self.receivers.iter().map(|(id, (.., terminal))| (*id, terminal)))
+    }
 }
 
 #[cfg(test)]
@@ -301,6 +364,7 @@ mod tests {
             host: ("127.0.0.1".into(), 1),
             domain: None,
             receivers: 1,
+            gateway: None,
         };
         let node = Node::new(options, Box::new(()));
         let flow = FlowDefinition::video("camera", 1920, 1080, Rational::new(50, 1)).unwrap();
@@ -309,7 +373,7 @@ mod tests {
         (node, flow, sender)
     }
 
-    fn set(node: &Node, sender: Uuid, is_enabled: bool) -> Result<Value, Refusal> {
+    fn set(node: &Node, sender: Uuid, is_enabled: bool) -> Result<(u16, Value), Refusal> {
         let activation = json!({ "mode": "activate_immediate" });
         node.patch(Side::Sender, sender, &json!({ "master_enable": is_enabled, "activation": activation }))
     }

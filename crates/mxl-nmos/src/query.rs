@@ -1,13 +1,14 @@
 //! A client of the Query API: the senders of MXL flows that a registry knows, and which MXL flows these are.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::time::{Duration, Instant};
 
 use mxl::Uuid;
 use serde_json::Value;
 
 use crate::client::{Client, Error, base};
-use crate::{CONTROL, TRANSPORT};
+use crate::resources::FlowIds;
+use crate::{CONTROL, GATEWAY, TRANSPORT};
 
 /// Maximum pages of one list: a registry has about a hundred resources on each.
 const MAX_PAGES: usize = 200;
@@ -58,6 +59,25 @@ impl Query {
         Ok(Self { client, api })
     }
 
+    /// The first Query API that DNS-SD finds and that answers, or the reason of the last one. `log` gets what a
+    /// person should know.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`]; those of [`open`](Self::open).
+    #[cfg(feature = "dns-sd")]
+    pub fn find(discovery: &crate::Discovery, log: &mut dyn FnMut(&str)) -> Result<Self, Error> {
+        let found = discovery.find(crate::Service::Query, Uuid::new_v4(), &|| false);
+        found.notes.iter().for_each(|note| log(note));
+        let mut last = Error::NotFound;
+        for url in found.urls {
+            match Self::open(&url) {
+                Ok(query) => return Ok(query),
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
+    }
+
     /// All resources of a collection, such as `senders`.
     ///
     /// # Errors
@@ -90,6 +110,35 @@ impl Query {
         // A resource that changes meanwhile is on two pages.
         let mut seen = std::collections::HashSet::new();
         found.retain(|resource| resource["id"].as_str().is_none_or(|id| seen.insert(id.to_owned())));
+        Ok(found)
+    }
+
+    /// Where mirrors ask for these MXL flows, `mxl://HOST:PORT/`: the gateways whose senders of them are enabled. A
+    /// flow may have several.
+    ///
+    /// # Errors
+    /// Those of [`list`](Self::list).
+    pub fn gateways(&self, flows: &BTreeSet<Uuid>) -> Result<Vec<(Uuid, String)>, Error> {
+        let (senders, devices) = (self.list("senders")?, self.list("devices")?);
+        let active: HashMap<&str, &Value> = senders
+            .iter()
+            .filter(|sender| sender["subscription"]["active"] == true)
+            .filter_map(|sender| Some((sender["id"].as_str()?, &sender["device_id"])))
+            .collect();
+        let mut found = Vec::new();
+        for device in &devices {
+            let mut controls = device["controls"].as_array().into_iter().flatten();
+            let gateway = controls.find(|control| control["type"] == GATEWAY);
+            let href = gateway.and_then(|gateway| gateway["href"].as_str());
+            let node = device["node_id"].as_str().and_then(|id| Uuid::try_parse(id).ok());
+            let (Some(href), Some(node)) = (href, node) else { continue };
+            // The id of a gateway's sender follows from the Node and the flow.
+            let sends = |flow: &&Uuid| {
+                let sender = FlowIds::new(node, **flow).sender.to_string();
+                active.get(&*sender).is_some_and(|of| **of == device["id"])
+            };
+            found.extend(flows.iter().filter(sends).map(|flow| (*flow, href.to_owned())));
+        }
         Ok(found)
     }
 

@@ -1,6 +1,6 @@
 //! Keeps a Node in a registry: registration, heartbeats, another registry when one fails, and removal at the end.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -9,8 +9,9 @@ use std::time::{Duration, Instant};
 use mxl::Uuid;
 use serde_json::{Value, json};
 
-use crate::client::{Client, Error, base};
+use crate::client::{Client, Error};
 use crate::node::Node;
+use crate::registries::Registries;
 use crate::resources::ResourceKind;
 
 /// Interval of heartbeats: IS-04's default. A registry drops a Node after 12 seconds.
@@ -20,6 +21,8 @@ const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_sec
 /// Maximum time for the removal of the resources at the end, and for each request of it.
 const REMOVAL_TIMEOUT: Duration = Duration::from_secs(2);
 const REMOVAL_REQUEST_TIMEOUT: Duration = Duration::from_secs(1);
+/// Maximum notes of searches that are told.
+const MAX_NOTES: usize = 64;
 
 /// A line for the program's log.
 pub type Log = Box<dyn Fn(&str) + Send>;
@@ -32,13 +35,12 @@ pub struct Registration {
 }
 
 impl Registration {
-    /// Registers a Node at the first of these registries that answers, `http://HOST:PORT`. If it fails, the next one
-    /// is used, and after the last one the first again. `log` gets what a person should know.
+    /// Registers a Node at the first of these registries that answers. If it fails, the next one is used, and after the
+    /// last one the first again; those of DNS-SD are looked for anew then. `log` gets what a person should know.
     ///
     /// # Errors
-    /// [`Error::Address`] for an address that is wrong, and without any; [`Error::Unavailable`] if the system cannot
-    /// start a thread.
-    pub fn start(node: Arc<Node>, registries: &[String], log: Log) -> Result<Self, Error> {
+    /// [`Error::Unavailable`] if the system cannot start a thread.
+    pub fn start(node: Arc<Node>, registries: Registries, log: Log) -> Result<Self, Error> {
         Self::start_with(node, registries, HEARTBEAT_EVERY, log)
     }
 
@@ -48,19 +50,16 @@ impl Registration {
     /// Those of [`start`](Self::start).
     pub fn start_with(
         node: Arc<Node>,
-        registries: &[String],
+        registries: Registries,
         heartbeat: Duration,
         log: Log,
     ) -> Result<Self, Error> {
-        let registries = registries.iter().map(|url| base(url)).collect::<Result<Vec<_>, _>>()?;
-        if registries.is_empty() {
-            return Err(Error::Address("no registry".into()));
-        }
         let is_over = Arc::new(AtomicBool::new(false));
         let session = Session {
             node: Arc::clone(&node),
             client: Client::default(),
             registries,
+            urls: Vec::new(),
             heartbeat,
             beaten: None,
             is_over: Arc::clone(&is_over),
@@ -69,6 +68,7 @@ impl Registration {
             registered: BTreeMap::new(),
             log,
             said: String::new(),
+            noted: BTreeSet::new(),
         };
         let thread = std::thread::Builder::new().name("mxl-nmos".into()).spawn(move || session.run());
         let thread =
@@ -91,12 +91,14 @@ impl Drop for Registration {
 struct Session {
     node: Arc<Node>,
     client: Client,
-    registries: Vec<String>,
+    registries: Registries,
+    /// Their addresses; none before they were looked for.
+    urls: Vec<String>,
     heartbeat: Duration,
     /// When the last heartbeat began; `None` if one is due at once.
     beaten: Option<Instant>,
     is_over: Arc<AtomicBool>,
-    /// The registry that is used.
+    /// The address that is used.
     at: usize,
     /// Its API, once it is known.
     api: Option<String>,
@@ -105,26 +107,34 @@ struct Session {
     log: Log,
     /// The last failure, which is told once.
     said: String,
+    /// What searches have found to be told, each once.
+    noted: BTreeSet<String>,
 }
 
 impl Session {
     fn run(mut self) {
         let (mut changes, mut pause, mut failures) = (0, PAUSES.0, 0);
         while !self.is_over() {
-            let step = if self.until_beat().is_zero() { self.beat() } else { self.update() };
+            let step = match self.look() {
+                Ok(()) if self.until_beat().is_zero() => self.beat(),
+                Ok(()) => self.update(),
+                Err(error) => Err(error),
+            };
             match step {
                 Ok(()) => {
                     (pause, failures) = (PAUSES.0, 0);
                     if !std::mem::take(&mut self.said).is_empty() {
-                        (self.log)(&format!("NMOS registry: {} answers again", self.registries[self.at]));
+                        (self.log)(&format!("NMOS registry: {} answers again", self.urls[self.at]));
                     }
                     changes = self.node.wait(changes, self.until_beat());
                 }
                 Err(error) => {
                     self.fail(&error);
                     failures += 1;
-                    if failures % self.registries.len() == 0 {
-                        // None has answered. The end does not wait for this.
+                    if failures >= self.urls.len() {
+                        // None has answered: they are looked for again. The end does not wait for this.
+                        failures = 0;
+                        self.urls.clear();
                         let until = Instant::now() + pause;
                         while Instant::now() < until && !self.is_over() {
                             changes =
@@ -142,6 +152,22 @@ impl Session {
         self.is_over.load(Ordering::Relaxed)
     }
 
+    /// Looks for the registries, if that is to be done.
+    fn look(&mut self) -> Result<(), Error> {
+        if !self.urls.is_empty() {
+            return Ok(());
+        }
+        let is_over = || self.is_over();
+        let (urls, notes) = self.registries.look(self.node.id(), &is_over);
+        for note in notes {
+            if self.noted.len() < MAX_NOTES && self.noted.insert(note.clone()) {
+                (self.log)(&format!("NMOS registry: {note}"));
+            }
+        }
+        (self.urls, self.at) = (urls, 0);
+        if self.urls.is_empty() { Err(Error::NotFound) } else { Ok(()) }
+    }
+
     /// Time until a heartbeat is due.
     fn until_beat(&self) -> Duration {
         self.beaten.map_or(Duration::ZERO, |beaten| self.heartbeat.saturating_sub(beaten.elapsed()))
@@ -154,7 +180,7 @@ impl Session {
             (self.log)(&what);
             self.said = what;
         }
-        self.at = (self.at + 1) % self.registries.len();
+        self.at = (self.at + 1) % self.urls.len().max(1);
         (self.api, self.beaten) = (None, None);
     }
 
@@ -163,7 +189,7 @@ impl Session {
         if let Some(api) = &self.api {
             return Ok(api.clone());
         }
-        let api = self.client.api(&self.registries[self.at], "registration")?;
+        let api = self.client.api(&self.urls[self.at], "registration")?;
         Ok(self.api.insert(api).clone())
     }
 
@@ -220,7 +246,7 @@ impl Session {
         if self.registered.is_empty() {
             return Ok(());
         }
-        (self.log)(&format!("NMOS: node {} is registered at {}", self.node.id(), self.registries[self.at]));
+        (self.log)(&format!("NMOS: node {} is registered at {}", self.node.id(), self.urls[self.at]));
         self.said.clear();
         Ok(())
     }

@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
 use crate::connection::Route;
-use crate::{CONTROL, TRANSPORT};
+use crate::{CONTROL, GATEWAY, TRANSPORT};
 
 /// The kinds of resources, in the order in which a registry accepts them: each refers to earlier ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -139,6 +139,8 @@ pub struct Home {
     pub hostname: String,
     /// The address of the Node's APIs, as host and port.
     pub host: (String, u16),
+    /// Where mirrors ask for the flows.
+    pub gateway: Option<String>,
     /// The version of what never changes.
     pub born: String,
 }
@@ -170,7 +172,7 @@ impl Home {
     /// Its device. The lists of senders and receivers are empty: IS-04 v1.3 deprecates them, each sender and receiver
     /// names its device, and there are registries that refuse a device before its senders.
     pub fn device(&self) -> Value {
-        let more = json!({
+        let mut more = json!({
             "type": "urn:x-nmos:device:generic",
             "node_id": self.node.to_string(),
             "senders": [],
@@ -181,6 +183,9 @@ impl Home {
                 "authorization": false,
             }],
         });
+        if let (Some(gateway), Some(controls)) = (&self.gateway, more["controls"].as_array_mut()) {
+            controls.push(json!({ "type": GATEWAY, "href": gateway, "authorization": false }));
+        }
         with(core(self.device, &self.label, "A domain of MXL flows"), more)
     }
 
@@ -305,7 +310,8 @@ mod tests {
         let (node, device) = (Uuid::new_v4(), Uuid::new_v4());
         let host = ("2001:db8::1".into(), 7481);
         let (label, hostname, born) = ("gateway".into(), "host".into(), "1:0".into());
-        let home = Home { node, device, label, hostname, host, born };
+        let gateway = Some("mxl://[2001:db8::1]:7480/".to_owned());
+        let home = Home { node, device, label, hostname, host, gateway, born };
         let definition = FlowDefinition::audio("tone", 2, Rational::new(48_000, 1)).unwrap();
         let [(_, source, of_source), (_, flow, of_flow), (_, _, of_sender)] =
             home.of_flow(&definition, &Route { is_enabled: true, ..Route::default() });
@@ -329,5 +335,6 @@ mod tests {
         assert_eq!(home.node()["href"], "http://[2001:db8::1]:7481/");
         let of_device = home.device();
         assert_eq!(of_device["controls"][0]["href"], "http://[2001:db8::1]:7481/x-nmos/connection/v1.2/");
+        assert_eq!(of_device["controls"][1]["href"], "mxl://[2001:db8::1]:7480/");
     }
 }

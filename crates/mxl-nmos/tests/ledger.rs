@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use mxl::{FlowDefinition, Rational};
-use mxl_nmos::{Node, NodeOptions, Query, Registration};
+use mxl_nmos::{Node, NodeOptions, Query, Registration, Registries};
 
 /// Longer than anything takes on a loaded machine.
 const LONG: Duration = Duration::from_secs(40);
@@ -58,14 +58,15 @@ fn a_registry_of_others_keeps_a_node_while_it_lives() {
         host: ("127.0.0.1".into(), 1),
         domain: None,
         receivers: 0,
+        gateway: None,
     };
     let node = Arc::new(Node::new(options, Box::new(())));
-    let registries = [format!("http://127.0.0.1:{registration}")];
+    let registries = Registries::new([&*format!("http://127.0.0.1:{registration}")]).unwrap();
     let said = Arc::<Mutex<Vec<String>>>::default();
     let start = || {
         let said = Arc::clone(&said);
         let log = Box::new(move |line: &str| said.lock().unwrap().push(line.into()));
-        Registration::start(Arc::clone(&node), &registries, log).unwrap()
+        Registration::start(Arc::clone(&node), registries.clone(), log).unwrap()
     };
     let count = |kind: &str| query.list(kind).unwrap().len();
     let kept = start();

@@ -5,10 +5,10 @@ mod stand_in;
 
 use std::net::TcpListener;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use mxl::{FlowDefinition, Rational, Uuid};
-use mxl_nmos::{Activate, Node, NodeOptions, Query, Registration, Route};
+use mxl_nmos::{Activate, Node, NodeOptions, Query, Registration, Registries, Route};
 use serde_json::{Value, json};
 use stand_in::{Registry, until};
 
@@ -29,6 +29,10 @@ impl Activate for Told {
         self.0.lock().unwrap().push(format!("send {flow} {is_enabled}"));
         Ok(())
     }
+
+    fn failed(&mut self, id: Uuid, why: &str) {
+        self.0.lock().unwrap().push(format!("failed {id} {why}"));
+    }
 }
 
 fn node(host: (String, u16)) -> (Arc<Node>, Told) {
@@ -40,6 +44,7 @@ fn node(host: (String, u16)) -> (Arc<Node>, Told) {
         host,
         domain: None,
         receivers: 1,
+        gateway: None,
     };
     (Arc::new(Node::new(options, Box::new(told.clone()))), told)
 }
@@ -53,9 +58,13 @@ fn flows() -> [FlowDefinition; 3] {
     ]
 }
 
+fn named(registries: &[String]) -> Registries {
+    Registries::new(registries.iter().map(String::as_str)).unwrap()
+}
+
 fn start(node: &Arc<Node>, registries: &[String]) -> Registration {
     let log = Box::new(|line: &str| println!("{line}"));
-    Registration::start_with(Arc::clone(node), registries, BEAT, log).unwrap()
+    Registration::start_with(Arc::clone(node), named(registries), BEAT, log).unwrap()
 }
 
 #[test]
@@ -132,7 +141,8 @@ fn a_registry_that_answers_again_is_told() {
     let said = Arc::<Mutex<Vec<String>>>::default();
     let to = Arc::clone(&said);
     let log = Box::new(move |line: &str| to.lock().unwrap().push(line.into()));
-    let _registration = Registration::start_with(Arc::clone(&node), &[registry.url()], BEAT, log).unwrap();
+    let registries = named(&[registry.url()]);
+    let _registration = Registration::start_with(Arc::clone(&node), registries, BEAT, log).unwrap();
     until("receivers", || (registry.count("receivers") == 3).then_some(()));
     let count = |what: &str| said.lock().unwrap().iter().filter(|line| line.contains(what)).count();
     for round in 1..=2 {
@@ -212,6 +222,56 @@ fn a_controller_connects_a_receiver() {
 }
 
 #[test]
+fn a_salvo_at_a_time_is_activated_at_that_time() {
+    let registry = Registry::start();
+    let (node, told) = node(("127.0.0.1".into(), 1));
+    let _registration = start(&node, &[registry.url()]);
+    until("receivers", || (registry.count("receivers") == 3).then_some(()));
+    let base = "/x-nmos/connection/v1.2";
+    let get = |path: &str| node.answer("GET", &format!("{base}/single/receivers/{path}"), b"").unwrap().body;
+    let ids: Vec<String> = get("").as_array().unwrap().iter().map(|id| id.as_str().unwrap().into()).collect();
+    let flow = Uuid::new_v4().to_string();
+    let one = |id: &String, flow: Option<&str>| {
+        let activation = json!({ "mode": "activate_scheduled_relative", "requested_time": "0:300000000" });
+        let params = json!([{ "mxl_flow_id": flow }]);
+        let params = json!({ "master_enable": true, "activation": activation, "transport_params": params });
+        json!({ "id": id.trim_end_matches('/'), "params": params })
+    };
+    let begin = Instant::now();
+    // The last one fails when its time comes: it names no flow.
+    let salvo = json!([one(&ids[0], Some(&flow)), one(&ids[1], Some(&flow)), one(&ids[2], None)]);
+    let answer =
+        node.answer("POST", &format!("{base}/bulk/receivers"), salvo.to_string().as_bytes()).unwrap();
+    let codes: Vec<&Value> = answer.body.as_array().unwrap().iter().map(|one| &one["code"]).collect();
+    assert_eq!((answer.status, codes), (200, vec![&json!(202); 3]), "{answer:?}");
+    let staged = get(&format!("{}staged", ids[0]));
+    assert_eq!(staged["activation"]["requested_time"], "0:300000000");
+    assert!(told.0.lock().unwrap().is_empty());
+    until("both activations and the failure", || (told.0.lock().unwrap().len() == 3).then_some(()));
+    assert!(begin.elapsed() >= Duration::from_millis(300));
+    let lines = told.0.lock().unwrap().clone();
+    assert_eq!(lines.iter().filter(|line| **line == format!("receive {flow} true")).count(), 2, "{lines:?}");
+    let failure = format!("failed {} no flow", ids[2].trim_end_matches('/'));
+    assert!(lines.contains(&failure), "{lines:?}");
+    let none = json!({ "mode": null, "requested_time": null, "activation_time": null });
+    for (id, is_active) in ids.iter().zip([true, true, false]) {
+        assert_eq!(get(&format!("{id}staged"))["activation"], none);
+        let active = get(&format!("{id}active"));
+        assert_eq!(active["master_enable"], is_active);
+        let mode = if is_active { json!("activate_scheduled_relative") } else { Value::Null };
+        assert_eq!(active["activation"]["mode"], mode);
+    }
+    // The registry learns of it.
+    until("the subscriptions", || {
+        let is_active = |id: &&String| {
+            let receiver = registry.get("receivers", id.trim_end_matches('/')).unwrap();
+            receiver["subscription"]["active"] == true
+        };
+        (ids.iter().filter(is_active).count() == 2).then_some(())
+    });
+}
+
+#[test]
 fn the_apis_have_the_resources_that_they_list() {
     let (node, _) = node(("127.0.0.1".into(), 1));
     node.set_flows(flows());
@@ -251,6 +311,52 @@ fn the_apis_have_the_resources_that_they_list() {
         assert_eq!(answer.status, status, "{method} {path}: {answer:?}");
     }
     assert_eq!(node.answer("GET", "/flows", b""), None);
+}
+
+#[test]
+fn a_query_finds_the_gateways_of_flows() {
+    let registry = Registry::start();
+    let options = |seed: &str, gateway: Option<&str>| NodeOptions {
+        seed: seed.into(),
+        label: seed.into(),
+        hostname: "host".into(),
+        host: ("127.0.0.1".into(), 1),
+        domain: None,
+        receivers: 0,
+        gateway: gateway.map(str::to_owned),
+    };
+    let [camera, tone, captions] = flows();
+    let mut kept = Vec::new();
+    for (options, flows) in [
+        (options("a", Some("mxl://192.0.2.1:7480/")), vec![camera.clone(), tone.clone()]),
+        (options("b", Some("mxl://192.0.2.2:7480/")), vec![camera.clone(), captions.clone()]),
+        // A mirror.
+        (options("c", None), vec![camera.clone(), captions.clone()]),
+    ] {
+        let node = Arc::new(Node::new(options, Box::new(())));
+        node.set_flows(flows);
+        kept.push((start(&node, &[registry.url()]), node));
+    }
+    until("all senders", || (registry.count("senders") == 6).then_some(()));
+    let query = Query::open(&registry.url()).unwrap();
+    let find = |flows: &[&FlowDefinition]| {
+        let mut found = query.gateways(&flows.iter().map(|flow| flow.id).collect()).unwrap();
+        found.sort();
+        found
+    };
+    let at = |flow: &FlowDefinition, host: u8| (flow.id, format!("mxl://192.0.2.{host}:7480/"));
+    assert_eq!(find(&[&camera]), [at(&camera, 1), at(&camera, 2)]);
+    let mut wanted = [at(&tone, 1), at(&captions, 2)];
+    wanted.sort();
+    assert_eq!(find(&[&tone, &captions]), wanted);
+    assert_eq!(find(&[]), []);
+    // One that is disabled is not offered.
+    let senders = kept[0].1.answer("GET", "/x-nmos/node/v1.3/senders", b"").unwrap().body;
+    let tones = senders.as_array().unwrap().iter().find(|sender| sender["label"] == "tone").unwrap();
+    let path = format!("/x-nmos/connection/v1.2/single/senders/{}/staged", tones["id"].as_str().unwrap());
+    let off = json!({ "master_enable": false, "activation": { "mode": "activate_immediate" } });
+    assert_eq!(kept[0].1.answer("PATCH", &path, off.to_string().as_bytes()).unwrap().status, 200);
+    until("no gateway of the tone", || find(&[&tone]).is_empty().then_some(()));
 }
 
 #[test]

@@ -24,7 +24,8 @@ struct Options {
     /// The domain's directory.
     #[arg(short, long, value_name = "DIR", required_unless_present_any = ["uri", "nmos"])]
     domain: Option<PathBuf>,
-    /// List the senders of MXL flows that an NMOS registry knows, at the address of its Query API, http://HOST:PORT.
+    /// List the senders of MXL flows that an NMOS registry knows, at the address of its Query API, http://HOST:PORT, or
+    /// auto: DNS-SD finds it.
     #[arg(long, value_name = "URL", conflicts_with_all = ["uri", "domain", "flow", "garbage_collect", "watch"])]
     nmos: Option<String>,
     /// List the flows (the default).

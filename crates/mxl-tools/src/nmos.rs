@@ -3,19 +3,24 @@
 use std::fmt::Write as _;
 
 use mxl::visible;
-use mxl_nmos::{Query, RemoteSender};
+use mxl_nmos::{AUTO, Discovery, Query, RemoteSender};
 use serde_json::{Value, json};
 
 use crate::failure::{Failure, Result};
 use crate::output;
 
-/// Prints the senders that a registry knows, as a table or as JSON.
+/// Prints the senders that a registry knows, as a table or as JSON. Registry `auto` is the one that DNS-SD finds.
 ///
 /// # Errors
 /// [`Failure::Usage`] for a registry that cannot be asked.
 pub fn list(registry: &str, json: bool) -> Result<()> {
     let failed = |error: mxl_nmos::Error| Failure::Usage(error.to_string());
-    let senders = Query::open(registry).and_then(|query| query.senders()).map_err(failed)?;
+    let mut log = |note: &str| eprintln!("mxl-info: {}", visible(note));
+    let query = match registry {
+        AUTO => Query::find(&Discovery::default(), &mut log),
+        url => Query::open(url),
+    };
+    let senders = query.and_then(|query| query.senders()).map_err(failed)?;
     if json {
         return output::json(&senders.iter().map(to_json).collect::<Vec<_>>());
     }

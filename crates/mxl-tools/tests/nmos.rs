@@ -7,7 +7,7 @@ mod registry;
 use std::process::Command;
 
 use mxl::{FlowDefinition, Rational};
-use mxl_nmos::{Node, NodeOptions, Registration};
+use mxl_nmos::{Node, NodeOptions, Registration, Registries};
 use registry::{Registry, until};
 
 fn info(arguments: &[&str]) -> (bool, String) {
@@ -25,12 +25,14 @@ fn senders_of_a_registry_are_listed() {
         host: ("127.0.0.1".into(), 1),
         domain: None,
         receivers: 0,
+        gateway: None,
     };
     let node = std::sync::Arc::new(Node::new(options, Box::new(())));
     node.set_flows([
         FlowDefinition::video("camera\u{1b}[2J", 1920, 1080, Rational::new(60_000, 1001)).unwrap()
     ]);
-    let _registration = Registration::start(node, &[registry.url()], Box::new(|_| {})).unwrap();
+    let registries = Registries::new([&*registry.url()]).unwrap();
+    let _registration = Registration::start(node, registries, Box::new(|_| {})).unwrap();
     until("a sender", || (registry.count("senders") == 1).then_some(()));
     let (is_fine, table) = info(&["--nmos", &registry.url()]);
     let wanted = ["video/v210", "60000/1001", "active", "studio", "camera\\u{1b}[2J"];

@@ -88,11 +88,13 @@ impl HttpResponse {
 fn reason(status: u16) -> &'static str {
     match status {
         200 => "OK",
+        202 => "Accepted",
         400 => "Bad Request",
         404 => "Not Found",
         405 => "Method Not Allowed",
         413 => "Content Too Large",
         421 => "Misdirected Request",
+        423 => "Locked",
         500 => "Internal Server Error",
         431 => "Request Header Fields Too Large",
         501 => "Not Implemented",

@@ -24,7 +24,7 @@ pub struct Gateway {
 }
 
 impl Gateway {
-    fn start(mut command: Command) -> Self {
+    pub fn start(mut command: Command) -> Self {
         let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
         let lines = BufReader::new(child.stderr.take().unwrap()).lines();
         let said = Arc::<Mutex<String>>::default();
@@ -67,7 +67,7 @@ pub fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-fn command(role: &str, domain: &Folder) -> Command {
+pub fn command(role: &str, domain: &Folder) -> Command {
     let mut program = Command::new(PROGRAM);
     program.args([role, "-d"]).arg(domain.path());
     program

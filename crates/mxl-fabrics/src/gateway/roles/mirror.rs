@@ -2,6 +2,8 @@
 //!
 //! Each host has a thread for its control connection ([`host`]), and one thread drives all targets ([`Engine`]).
 
+#[cfg(feature = "nmos")]
+mod finder;
 mod host;
 mod local;
 mod wanted;
@@ -36,7 +38,7 @@ pub struct Options {
     #[arg(short, long, value_name = "DIR")]
     domain: PathBuf,
     /// A host that serves flows, as mxl://HOST[:PORT]/?id=ID&id=ID; without an id, all of its flows
-    #[arg(value_name = "URI", required = true)]
+    #[arg(value_name = "URI", required_unless_present = "nmos_query")]
     remotes: Vec<Uri>,
     /// The address of this host that flows are sent to [default: the one that the serving host sees]
     #[arg(short, long)]
@@ -59,6 +61,10 @@ pub struct Options {
     #[arg(long, value_name = "COUNT", default_value_t = 0, requires = "nmos",
         value_parser = clap::value_parser!(u32).range(0..=64))]
     receivers: u32,
+    /// Find the hosts of the flows that receivers are connected to in the registry with this Query API,
+    /// http://HOST:PORT or auto: DNS-SD finds it
+    #[arg(long, value_name = "URL", requires = "receivers")]
+    nmos_query: Option<String>,
 }
 
 /// The command. Ends by a signal, and then removes the mirrored flows.
@@ -91,12 +97,26 @@ pub fn run(options: &Options) -> Result<()> {
     let is_over = Arc::new(AtomicBool::new(false));
     let keep = Duration::from_secs(options.keep.into());
     let mut threads = Vec::new();
+    let start = {
+        let local = Arc::clone(&local);
+        move |remote, stops, wanted| {
+            let host = Host::new(remote, Arc::clone(&local), keep, stops, board.clone(), wanted);
+            let thread = std::thread::Builder::new().name("mxl-mirror".into()).spawn(move || host.run());
+            thread.map_err(|error| Error::Argument(format!("start a thread: {error}")))
+        }
+    };
     for remote in remotes {
-        let host =
-            Host::new(remote, Arc::clone(&local), keep, Arc::clone(&is_over), board.clone(), wanted.clone());
-        let thread = std::thread::Builder::new().name("mxl-mirror".into()).spawn(move || host.run());
+        threads.push(start(remote, vec![Arc::clone(&is_over)], wanted.clone())?);
+    }
+    #[cfg(feature = "nmos")]
+    if let (Some(registry), Some(wanted)) = (&options.nmos_query, wanted) {
+        let finder = finder::Finder::new(registry.clone(), wanted, Arc::clone(&is_over), Box::new(start))?;
+        let thread = std::thread::Builder::new().name("mxl-mirror-find".into()).spawn(move || finder.run());
         threads.push(thread.map_err(|error| Error::Argument(format!("start a thread: {error}")))?);
     }
+    // Without NMOS, option --nmos was refused, which this one needs.
+    #[cfg(not(feature = "nmos"))]
+    drop((&options.nmos_query, wanted, start));
     say(format_args!("mirrors into {}", local.domain.path().display()));
     while !stop.wait(Duration::from_secs(3600)) {}
     say("ends");
@@ -121,8 +141,13 @@ fn show(
 ) -> Result<Option<Shown>> {
     let Some(listener) = options.web.listen()? else { return Ok(None) };
     let about = About { role: "mirror", provider: options.provider, domain: domain.clone() };
-    let described =
-        Described { role: "mirror", domain: domain.clone(), at: listener.1, receivers: options.receivers };
+    let described = Described {
+        role: "mirror",
+        domain: domain.clone(),
+        at: listener.1,
+        gateway: None,
+        receivers: options.receivers,
+    };
     let (flows, wanted) = (domain.clone(), wanted.cloned());
     let hooks = Hooks {
         flows: Box::new(move || flows.flows().ok()),

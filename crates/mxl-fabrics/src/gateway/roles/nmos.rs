@@ -15,8 +15,9 @@ use crate::Result;
 /// The options of both roles.
 #[derive(Debug, clap::Args)]
 pub struct NmosOptions {
-    /// Register at this NMOS registry (IS-04), http://HOST:PORT; repeatable: the next one is used if one fails. The
-    /// Node's APIs are at the address of --http, and whoever reaches it may connect receivers and disable senders
+    /// Register at this NMOS registry (IS-04), http://HOST:PORT, or auto: those that DNS-SD finds; repeatable: the next
+    /// one is used if one fails. The Node's APIs are at the address of --http, and whoever reaches it may connect
+    /// receivers and disable senders
     #[arg(long, value_name = "URL", requires = "http")]
     nmos: Vec<String>,
     /// The Node's name for people [default: mxl-gateway and the host's name]
@@ -42,6 +43,8 @@ pub struct Described {
     pub domain: Domain,
     /// Where the HTTP server listens.
     pub at: SocketAddr,
+    /// Where mirrors ask for the flows, if they can.
+    pub gateway: Option<SocketAddr>,
     /// Number of receivers of each medium.
     pub receivers: u32,
 }
@@ -78,14 +81,14 @@ impl NmosOptions {
     /// [`Error::Argument`] if a Node is wanted.
     #[cfg(not(feature = "nmos"))]
     pub fn start(&self, of: Described, hooks: Hooks) -> Result<Option<(Registered, Api)>> {
-        let Described { role, domain, at, receivers } = of;
+        let Described { role, domain, at, gateway, receivers } = of;
         let Hooks { flows, receive, send } = hooks;
         drop((flows, receive, send));
         if !self.is_on() {
             return Ok(None);
         }
         let label = self.nmos_label.as_deref().unwrap_or(role);
-        tracing::debug!(target: "mxl::fabrics", label, %at, receivers, domain = %domain.path().display(), "no NMOS");
+        tracing::debug!(target: "mxl::fabrics", label, %at, ?gateway, receivers, domain = %domain.path().display(), "no NMOS");
         Err(Error::Argument("--nmos: this program was built without feature nmos of mxl-fabrics".into()))
     }
 }

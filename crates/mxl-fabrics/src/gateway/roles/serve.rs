@@ -87,7 +87,7 @@ pub fn run(options: &Options) -> Result<()> {
     let offers = Offers::new(domain, &options.allow);
     let board = Arc::new(Board::default());
     let about = About { role: "serve", provider: options.provider, domain: offers.domain().clone() };
-    let _pages = show(options, about, &board, &offers)?;
+    let _pages = show(options, at, about, &board, &offers)?;
     let mut server = Server {
         offers,
         board: options.web.is_on().then_some(board),
@@ -110,11 +110,17 @@ pub fn run(options: &Options) -> Result<()> {
 type Shown = (Option<Registered>, web::Server);
 
 /// Starts the page and the NMOS Node, if they are wanted.
-fn show(options: &Options, about: About, board: &Arc<Board>, offers: &Offers) -> Result<Option<Shown>> {
+fn show(
+    options: &Options,
+    at: SocketAddr,
+    about: About,
+    board: &Arc<Board>,
+    offers: &Offers,
+) -> Result<Option<Shown>> {
     let Some(listener) = options.web.listen()? else { return Ok(None) };
     let (listed, flows, switch) = (offers.clone(), offers.clone(), offers.clone());
-    let described =
-        Described { role: "serve", domain: offers.domain().clone(), at: listener.1, receivers: 0 };
+    let domain = offers.domain().clone();
+    let described = Described { role: "serve", domain, at: listener.1, gateway: Some(at), receivers: 0 };
     let hooks = Hooks {
         flows: Box::new(move || flows.ids()),
         receive: Box::new(|_, _| Err("a server has no receivers".into())),

@@ -37,7 +37,8 @@ pub struct Host {
     local: Arc<Local>,
     /// Time for which a flow is kept that has ended there.
     keep: Duration,
-    stop: Arc<AtomicBool>,
+    /// It ends when one of these is set.
+    stops: Vec<Arc<AtomicBool>>,
     /// Where to report the flows, if somebody may want to see them; and the last report.
     board: Option<Arc<Board>>,
     reported: Instant,
@@ -98,17 +99,24 @@ impl Host {
         remote: Remote,
         local: Arc<Local>,
         keep: Duration,
-        stop: Arc<AtomicBool>,
+        stops: Vec<Arc<AtomicBool>>,
         board: Option<Arc<Board>>,
         wanted: Option<Arc<Wanted>>,
     ) -> Self {
         let flows = remote.ids.iter().map(|id| (*id, Flow::default())).collect();
         let reported = Instant::now();
-        Self { remote, local, keep, stop, board, reported, wanted, flows, said: String::new() }
+        Self { remote, local, keep, stops, board, reported, wanted, flows, said: String::new() }
     }
 
-    /// Mirrors its flows until the program ends.
+    /// Mirrors its flows until it is stopped. The web page does not show them then.
     pub fn run(mut self) {
+        self.mirror();
+        if let Some(board) = &self.board {
+            board.set(&self.remote.to_string(), Vec::new());
+        }
+    }
+
+    fn mirror(&mut self) {
         let mut pause = PAUSES.0;
         while !self.is_over() {
             let begin = Instant::now();
@@ -161,7 +169,7 @@ impl Host {
     }
 
     fn is_over(&self) -> bool {
-        self.stop.load(Ordering::Relaxed)
+        self.stops.iter().any(|stop| stop.load(Ordering::Relaxed))
     }
 
     /// One connection. Returns when the program ends.

@@ -7,10 +7,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use mxl::Uuid;
-use mxl_nmos::{Activate, Node, NodeOptions, Registration, Route, id_of};
+use mxl_nmos::{AUTO, Activate, Node, NodeOptions, Registration, Registries, Route, id_of};
 use rustix::fs::{Mode, OFlags};
 use serde_json::Value;
 
@@ -24,10 +24,13 @@ use crate::{Error, Result};
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Maximum length of a `domain_def.json` that is read, in bytes.
 const MAX_DEFINITION: u64 = 1 << 20;
+/// The address of multicast DNS.
+const MULTICAST: ([u8; 4], u16) = ([224, 0, 0, 251], 5353);
 
 /// A Node that is kept in a registry. It ends with this value.
 pub struct Kept {
     is_over: Arc<AtomicBool>,
+    node: Arc<Node>,
     thread: Option<JoinHandle<()>>,
     /// Ends last, when no flow is added any more.
     _registration: Registration,
@@ -47,6 +50,10 @@ impl Activate for Connections {
     fn send(&mut self, flow: Uuid, is_enabled: bool) -> std::result::Result<(), String> {
         (self.send)(flow, is_enabled)
     }
+
+    fn failed(&mut self, id: Uuid, why: &str) {
+        say(format_args!("NMOS: the activation of {id} at its time has failed: {why}"));
+    }
 }
 
 impl Kept {
@@ -60,7 +67,9 @@ impl Kept {
         of: Described,
         hooks: Hooks,
     ) -> Result<(Self, Api)> {
-        let Described { role, domain, at, receivers } = of;
+        let Described { role, domain, at, gateway, receivers } = of;
+        let failed = |error: &dyn std::fmt::Display| Error::Argument(format!("--nmos: {error}"));
+        let from = Registries::new(registries.iter().map(String::as_str)).map_err(|error| failed(&error))?;
         let hostname = nix::unistd::gethostname().unwrap_or_default().to_string_lossy().into_owned();
         let (path, elsewhere) = (path_of(&domain), addresses(registries));
         let host = reachable(at, &elsewhere, &hostname);
@@ -69,7 +78,16 @@ impl Kept {
                 "--nmos: controllers of other hosts do not reach {host}: give --http another address"
             ));
         }
+        // Mirrors of other hosts do not reach a loopback address.
+        let gateway = gateway
+            .map(|at| (reachable(at, &elsewhere, &hostname), at.port()))
+            .filter(|(host, _)| !is_out_of_reach(host, &elsewhere))
+            .map(|(host, port)| match host.contains(':') {
+                true => format!("mxl://[{host}]:{port}/"),
+                false => format!("mxl://{host}:{port}/"),
+            });
         let options = NodeOptions {
+            gateway,
             // Gateways of one domain differ by their addresses; the domain is the same to all of them.
             seed: format!("mxl-gateway {role} {hostname} {at} {}", path.display()),
             domain: Some(defined_id(&domain).unwrap_or_else(|| id_of(&hostname, &path.to_string_lossy()))),
@@ -80,26 +98,31 @@ impl Kept {
         };
         let Hooks { flows, receive, send } = hooks;
         let node = Arc::new(Node::new(options, Box::new(Connections { receive, send })));
-        let failed = |error: &dyn std::fmt::Display| Error::Argument(format!("--nmos: {error}"));
         let is_over = Arc::new(AtomicBool::new(false));
         let (told, over) = (Arc::clone(&node), Arc::clone(&is_over));
         let run = move || {
+            let mut changes = 0;
             while !over.load(Ordering::Relaxed) {
                 // A domain that cannot be read now is not one without flows. A definition may be that of another flow.
                 if let Some(ids) = flows() {
                     let of = |id| domain.definition(id).ok().filter(|definition| definition.id == id);
                     told.set_flows(ids.into_iter().filter_map(of));
                 }
-                std::thread::park_timeout(LOOK_EVERY);
+                let until = Instant::now() + LOOK_EVERY;
+                // Activations that are due are made here, too.
+                while !over.load(Ordering::Relaxed) && Instant::now() < until {
+                    changes = told.wait(changes, until.saturating_duration_since(Instant::now()));
+                }
             }
         };
         let log = Box::new(|line: &str| say(line));
         let registration =
-            Registration::start(Arc::clone(&node), registries, log).map_err(|error| failed(&error))?;
+            Registration::start(Arc::clone(&node), from, log).map_err(|error| failed(&error))?;
         let thread = std::thread::Builder::new().name("mxl-nmos-flows".into()).spawn(run);
         let thread = thread.map_err(|error| failed(&error))?;
-        let api = Box::new(move |request: &HttpRequest| answer(&node, request));
-        Ok((Self { is_over, thread: Some(thread), _registration: registration }, api))
+        let answering = Arc::clone(&node);
+        let api = Box::new(move |request: &HttpRequest| answer(&answering, request));
+        Ok((Self { is_over, node, thread: Some(thread), _registration: registration }, api))
     }
 }
 
@@ -107,7 +130,7 @@ impl Drop for Kept {
     fn drop(&mut self) {
         self.is_over.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
-            thread.thread().unpark();
+            self.node.wake();
             // A panic of the thread was reported when it happened.
             let _ = thread.join();
         }
@@ -124,9 +147,13 @@ fn answer(node: &Node, request: &HttpRequest) -> Option<HttpResponse> {
     Some(response.with("Allow", answer.allow))
 }
 
-/// Where the registries are, as far as their names can be resolved.
+/// Where the registries are, as far as their names can be resolved. Those that are not known yet stand for all hosts
+/// that multicast reaches.
 fn addresses(registries: &[String]) -> Vec<SocketAddr> {
     let of_one = |url: &String| {
+        if url == AUTO {
+            return Some(vec![SocketAddr::from(MULTICAST)].into_iter());
+        }
         let host = url.strip_prefix("http://")?.trim_end_matches('/');
         let has_port = host.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
         let name = host.trim_start_matches('[').trim_end_matches(']');

@@ -1,0 +1,78 @@
+//! Which registries a Node uses: those that the program names, and those that announce themselves.
+
+use mxl::Uuid;
+
+use crate::client::{Error, base};
+#[cfg(feature = "dns-sd")]
+use crate::discovery::{Discovery, Service};
+
+/// In place of an address: the registries that DNS-SD finds.
+pub const AUTO: &str = "auto";
+
+/// Registries, in the order in which they are tried.
+#[derive(Clone, Debug)]
+pub struct Registries(Vec<Place>);
+
+#[derive(Clone, Debug)]
+enum Place {
+    Url(String),
+    #[cfg(feature = "dns-sd")]
+    Found(Discovery),
+}
+
+impl Registries {
+    /// These addresses, `http://HOST:PORT`, or `auto` for those that DNS-SD finds.
+    ///
+    /// # Errors
+    /// [`Error::Address`] for an address that is wrong, and without any; [`Error::NoDiscovery`] for `auto` in a program
+    /// that was built without feature `dns-sd`.
+    pub fn new<'a>(urls: impl IntoIterator<Item = &'a str>) -> Result<Self, Error> {
+        let place = |url: &str| if url == AUTO { found() } else { base(url).map(Place::Url) };
+        let places = urls.into_iter().map(place).collect::<Result<Vec<_>, _>>()?;
+        if places.is_empty() {
+            return Err(Error::Address("no registry".into()));
+        }
+        Ok(Self(places))
+    }
+
+    /// Those that a search finds, and no others.
+    #[cfg(feature = "dns-sd")]
+    pub fn found(discovery: Discovery) -> Self {
+        Self(vec![Place::Found(discovery)])
+    }
+
+    /// Their addresses, as a search finds them now, and what a person should know.
+    pub(crate) fn look(&self, asker: Uuid, is_over: &dyn Fn() -> bool) -> (Vec<String>, Vec<String>) {
+        let (mut urls, mut notes) = (Vec::new(), Vec::new());
+        for place in &self.0 {
+            let (more, told) = place.look(asker, is_over);
+            urls.extend(more);
+            notes.extend(told);
+        }
+        (urls, notes)
+    }
+}
+
+impl Place {
+    #[cfg_attr(not(feature = "dns-sd"), expect(unused_variables, reason = "addresses are used as they are"))]
+    fn look(&self, asker: Uuid, is_over: &dyn Fn() -> bool) -> (Vec<String>, Vec<String>) {
+        match self {
+            Self::Url(url) => (vec![url.clone()], Vec::new()),
+            #[cfg(feature = "dns-sd")]
+            Self::Found(discovery) => {
+                let found = discovery.find(Service::Registration, asker, is_over);
+                (found.urls, found.notes)
+            }
+        }
+    }
+}
+
+#[cfg(feature = "dns-sd")]
+fn found() -> Result<Place, Error> {
+    Ok(Place::Found(Discovery::default()))
+}
+
+#[cfg(not(feature = "dns-sd"))]
+fn found() -> Result<Place, Error> {
+    Err(Error::NoDiscovery)
+}
