@@ -90,7 +90,7 @@ pub unsafe extern "C" fn mxlFlowWriterGetGrainInfo(
     status(|| {
         let place = out(info)?;
         let writer = grains(handle)?.1;
-        place.set(writer.slot_header(index));
+        place.set(writer.slot_header(index)?);
         Ok(writer.intact()?)
     })
 }
@@ -108,7 +108,7 @@ pub unsafe extern "C" fn mxlFlowWriterOpenGrain(
         let (writer, grains) = grains(handle)?;
         let mut open = writer.open();
         let (_, at) = grains.begin(index)?;
-        info.fill(|info| grains.slot_header_into(index, info));
+        info.fill(|info| grains.slot_header_into(index, info))?;
         payload.set(at);
         *open = Some(index);
         Ok(())
