@@ -124,7 +124,7 @@ pub unsafe extern "C" fn mxlFlowWriterCancelGrain(handle: *const Object<Writer>)
     })
 }
 
-/// `mxlFlowWriterCommitGrain`. It closes a grain whose slices are all valid.
+/// `mxlFlowWriterCommitGrain`. It closes a grain whose slices are all valid; one that could not be published stays open.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mxlFlowWriterCommitGrain(
     handle: *const Object<Writer>,
@@ -139,17 +139,17 @@ pub unsafe extern "C" fn mxlFlowWriterCommitGrain(
             return Err(Status::InvalidArg.into());
         }
         grains.set_reserved(info.index, &info.reserved);
-        let published = grains.publish(GrainInfo {
+        grains.publish(GrainInfo {
             index: info.index,
             flags: info.flags,
             size: info.grain_size,
             total_slices: info.total_slices,
             valid_slices: info.valid_slices,
-        });
+        })?;
         if info.valid_slices == info.total_slices {
             *open = None;
         }
-        Ok(published?)
+        Ok(())
     })
 }
 
@@ -200,12 +200,14 @@ pub unsafe extern "C" fn mxlFlowWriterCancelSamples(handle: *const Object<Writer
     })
 }
 
-/// `mxlFlowWriterCommitSamples`.
+/// `mxlFlowWriterCommitSamples`. Samples that could not be published stay open.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mxlFlowWriterCommitSamples(handle: *const Object<Writer>) -> c_int {
     status(|| {
         let (writer, samples) = samples(handle)?;
-        let index = writer.open().take().ok_or(Status::InvalidArg)?;
-        Ok(samples.publish(index)?)
+        let mut open = writer.open();
+        samples.publish(open.ok_or(Status::InvalidArg)?)?;
+        *open = None;
+        Ok(())
     })
 }
