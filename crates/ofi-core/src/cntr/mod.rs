@@ -26,7 +26,6 @@ use crate::fork::Born;
 use crate::lock::Lock;
 use crate::source::{Arm, Source};
 use crate::spin_policy::SpinPolicy;
-use crate::sys;
 use crate::wait::{WaitObject, Waitable, no_wait_object};
 
 /// The core's counter.

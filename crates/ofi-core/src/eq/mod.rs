@@ -18,7 +18,6 @@ use ofi_api::{
 
 use crate::fork::Born;
 use crate::source::Arm;
-use crate::sys;
 use crate::wait::{WaitObject, Waitable, no_wait_object};
 use crate::wake_fd::WakeFd;
 
