@@ -124,7 +124,8 @@ pub unsafe extern "C" fn mxlFlowWriterCancelGrain(handle: *const Object<Writer>)
     })
 }
 
-/// `mxlFlowWriterCommitGrain`. It closes a grain whose slices are all valid; one that could not be published stays open.
+/// `mxlFlowWriterCommitGrain`. It closes a grain whose slices are all valid. One that could not be published stays
+/// open.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mxlFlowWriterCommitGrain(
     handle: *const Object<Writer>,

@@ -64,8 +64,8 @@ enum What {
         #[arg(long, value_name = "LINES", value_parser = clap::value_parser!(u16).range(1..))]
         slices: Option<u16>,
     },
-    /// A sine in each channel, `audio/float32`: of four channels each is one octave above the previous one, and the fifth
-    /// begins again. No tone is above two fifths of the rate.
+    /// A sine in each channel, `audio/float32`: of four channels each is one octave above the previous one, and the
+    /// fifth begins again. No tone is above two fifths of the rate.
     Audio {
         /// Channels.
         #[arg(long, default_value_t = 2)]

@@ -73,8 +73,8 @@ pub struct SharedEndpoint {
     /// The endpoint memory.
     pub memory: Mapping,
     memory_fd: OwnedFd,
-    /// The doorbell memory, made for the first peer: an endpoint that waits for peers takes no descriptor and no mapping
-    /// for it.
+    /// The doorbell memory, made for the first peer: an endpoint that waits for peers takes no descriptor and no
+    /// mapping for it.
     doorbell: OnceLock<Doorbell>,
     /// Identifies this process to peers, if they may copy from and to its memory.
     token_page: Option<TokenPage>,
