@@ -90,7 +90,7 @@ pub unsafe extern "C" fn mxlFlowWriterGetGrainInfo(
     status(|| {
         let place = out(info)?;
         let writer = grains(handle)?.1;
-        place.set(writer.slot_header(index));
+        place.set(writer.slot_header(index)?);
         Ok(writer.intact()?)
     })
 }
@@ -108,7 +108,7 @@ pub unsafe extern "C" fn mxlFlowWriterOpenGrain(
         let (writer, grains) = grains(handle)?;
         let mut open = writer.open();
         let (_, at) = grains.begin(index)?;
-        info.fill(|info| grains.slot_header_into(index, info));
+        info.fill(|info| grains.slot_header_into(index, info))?;
         payload.set(at);
         *open = Some(index);
         Ok(())
@@ -124,7 +124,8 @@ pub unsafe extern "C" fn mxlFlowWriterCancelGrain(handle: *const Object<Writer>)
     })
 }
 
-/// `mxlFlowWriterCommitGrain`. It closes a grain whose slices are all valid.
+/// `mxlFlowWriterCommitGrain`. It closes a grain whose slices are all valid. One that could not be published stays
+/// open.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mxlFlowWriterCommitGrain(
     handle: *const Object<Writer>,
@@ -139,17 +140,17 @@ pub unsafe extern "C" fn mxlFlowWriterCommitGrain(
             return Err(Status::InvalidArg.into());
         }
         grains.set_reserved(info.index, &info.reserved);
-        let published = grains.publish(GrainInfo {
+        grains.publish(GrainInfo {
             index: info.index,
             flags: info.flags,
             size: info.grain_size,
             total_slices: info.total_slices,
             valid_slices: info.valid_slices,
-        });
+        })?;
         if info.valid_slices == info.total_slices {
             *open = None;
         }
-        Ok(published?)
+        Ok(())
     })
 }
 
@@ -200,12 +201,14 @@ pub unsafe extern "C" fn mxlFlowWriterCancelSamples(handle: *const Object<Writer
     })
 }
 
-/// `mxlFlowWriterCommitSamples`.
+/// `mxlFlowWriterCommitSamples`. Samples that could not be published stay open.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mxlFlowWriterCommitSamples(handle: *const Object<Writer>) -> c_int {
     status(|| {
         let (writer, samples) = samples(handle)?;
-        let index = writer.open().take().ok_or(Status::InvalidArg)?;
-        Ok(samples.publish(index)?)
+        let mut open = writer.open();
+        samples.publish(open.ok_or(Status::InvalidArg)?)?;
+        *open = None;
+        Ok(())
     })
 }

@@ -8,6 +8,7 @@
 //! One thread can drive many ends instead ([`Engine`]): then it sleeps as soon as none of them has anything to do.
 
 use std::num::NonZeroU64;
+use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::task::{Poll, Waker};
@@ -110,6 +111,8 @@ struct DrivenShared<T> {
     state: Mutex<DrivenState<T>>,
     news: Condvar,
     queues: Vec<Arc<dyn CompletionQueue>>,
+    /// Those of the queues, for an engine.
+    descriptors: Option<Vec<RawFd>>,
     /// Threads of the program that want the lock. The driving thread lets them go first.
     callers: AtomicUsize,
 }
@@ -355,8 +358,8 @@ impl<T: Drive> Step for DrivenShared<T> {
         drop(Over(self));
     }
 
-    fn queues(&self) -> &[Arc<dyn CompletionQueue>] {
-        &self.queues
+    fn descriptors(&self) -> Option<&[RawFd]> {
+        self.descriptors.as_deref()
     }
 }
 
@@ -390,6 +393,7 @@ impl<T: Drive> DrivenShared<T> {
         Arc::new(Self {
             state: Mutex::new(state),
             news: Condvar::new(),
+            descriptors: rest::descriptors(&queues),
             queues,
             callers: AtomicUsize::new(0),
         })

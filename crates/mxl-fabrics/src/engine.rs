@@ -11,7 +11,7 @@
 //!     until the thread has left it.
 //! I2. A descriptor is armed for one event (`EPOLLONESHOT`), and again before each sleep of its end: an end that is not
 //!     asleep, or that naps, causes no wake-ups.
-#![allow(unsafe_code)] // borrows descriptors of queues that their end keeps
+#![allow(unsafe_code)] // borrows descriptors that their end keeps
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
@@ -20,7 +20,6 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{JoinHandle, ThreadId};
 use std::time::{Duration, Instant};
 
-use ofi::raw::CompletionQueue;
 use ofi_core::fork::Born;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::event::{EventfdFlags, Timespec, eventfd};
@@ -54,8 +53,8 @@ pub(crate) trait Step: Send + Sync {
     fn step(&self) -> Next;
     /// Ends it after a panic, so that nobody waits for it.
     fn end(&self);
-    /// The queues whose descriptors announce events. They never change.
-    fn queues(&self) -> &[Arc<dyn CompletionQueue>];
+    /// The descriptors that announce events, which it keeps open. They never change. `None` if it cannot be waited for.
+    fn descriptors(&self) -> Option<&[RawFd]>;
 }
 
 /// A thread that drives the ends of flows that are [started on it](crate::Driven::start_on). It ends with the last of
@@ -131,10 +130,12 @@ impl Engine {
         }
         let core = &self.0.core;
         let number = core.next.fetch_add(1, Ordering::Relaxed);
-        for queue in step.queues() {
-            let added = descriptor(&**queue)
-                .and_then(|fd| epoll::add(&core.epoll, fd, EventData::new_u64(number), EventFlags::ONESHOT));
-            if let Err(error) = added {
+        let Some(fds) = step.descriptors() else {
+            return Err(Error::Argument("an engine cannot wait for this end: it has no descriptor".into()));
+        };
+        for &fd in fds {
+            let (data, flags) = (EventData::new_u64(number), EventFlags::ONESHOT);
+            if let Err(error) = epoll::add(&core.epoll, descriptor(&fd), data, flags) {
                 self.forget(&*step);
                 return Err(Error::Argument(format!("an engine cannot wait for this end: {error}")));
             }
@@ -160,18 +161,17 @@ impl Engine {
     }
 
     fn forget(&self, step: &dyn Step) {
-        for queue in step.queues() {
+        for fd in step.descriptors().into_iter().flatten() {
             // One that was not added is no harm.
-            let _ = descriptor(&**queue).and_then(|fd| epoll::delete(&self.0.core.epoll, fd));
+            let _ = epoll::delete(&self.0.core.epoll, descriptor(fd));
         }
     }
 }
 
-/// The descriptor of a queue, while the caller keeps the queue.
-fn descriptor(queue: &dyn CompletionQueue) -> rustix::io::Result<BorrowedFd<'_>> {
-    let fd: RawFd = queue.wait_fd().ok_or(rustix::io::Errno::BADF)?;
-    // SAFETY: the descriptor belongs to the queue as long as that lives, which is as long as the result.
-    Ok(unsafe { BorrowedFd::borrow_raw(fd) })
+/// A descriptor of an end that the caller keeps.
+fn descriptor(fd: &RawFd) -> BorrowedFd<'_> {
+    // SAFETY: the end keeps it open, and lives as long as the result.
+    unsafe { BorrowedFd::borrow_raw(*fd) }
 }
 
 impl StepHandle {
@@ -257,12 +257,11 @@ impl Core {
             Next::Over
         });
         if let Next::Sleep(_) = next {
-            for queue in step.queues() {
+            for fd in step.descriptors().into_iter().flatten() {
                 let flags = EventFlags::IN | EventFlags::ONESHOT; // I2
-                let armed = descriptor(&**queue)
-                    .and_then(|fd| epoll::modify(&self.epoll, fd, EventData::new_u64(number), flags));
-                if let Err(error) = armed {
-                    tracing::debug!(target: "mxl::fabrics", %error, "a queue that cannot be waited for");
+                let data = EventData::new_u64(number);
+                if let Err(error) = epoll::modify(&self.epoll, descriptor(fd), data, flags) {
+                    tracing::debug!(target: "mxl::fabrics", %error, "a descriptor that cannot be waited for");
                 }
             }
         }

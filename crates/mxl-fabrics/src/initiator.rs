@@ -89,7 +89,7 @@ impl Initiator {
     ) -> Result<Self> {
         let geometry = domain.definition(flow)?.geometry();
         let source = match geometry {
-            Geometry::Grains { .. } => Source::Grains(domain.read_grains(flow)?),
+            Geometry::Grains { .. } => Source::Grains(domain.read_grains_on_demand(flow)?),
             Geometry::Samples { .. } => Source::Samples(domain.read_samples(flow)?),
         };
         let link = Link::open(provider, place, LinkEnd::Initiator, options)?;

@@ -230,13 +230,16 @@ impl Link {
         let fabric = ofi::open_fabric(&info).map_err(Error::stack("open the fabric"))?;
         let domain = fabric.open_domain(&info).map_err(Error::stack("open the domain"))?;
         let endpoint = domain.open_endpoint(&info).map_err(Error::stack("open the endpoint"))?;
-        let attr = CqAttr { size: 0, format: CqFormat::Tagged, wait_obj: WaitObj::Fd, wait_set: None };
+        // Waited for by all of its descriptors: a set that unites them would be one more of each end.
+        let attr = CqAttr { size: 0, format: CqFormat::Tagged, wait_obj: WaitObj::Unspec, wait_set: None };
         let cq = domain.open_cq(&attr).map_err(Error::stack("open the queue"))?;
         let attr = AvAttr { av_type: info.domain_attr.av_type, ..AvAttr::default() };
         let av = domain.open_av(&attr).map_err(Error::stack("open the address vector"))?;
         let bound = endpoint.bind_cq(&cq, BindFlags::TRANSMIT | BindFlags::RECV);
         bound.and_then(|()| endpoint.bind_av(&av)).map_err(Error::stack("bind the endpoint"))?;
         endpoint.enable().map_err(Error::stack("enable the endpoint"))?;
+        // The queue learns that its descriptors may be waited for before anybody prepares to.
+        drop(cq.wait_fds());
         let name = endpoint.name().map_err(Error::stack("name the endpoint"))?;
         if name.bytes().len() > MAX_ADDRESS_LEN {
             let len = name.bytes().len();

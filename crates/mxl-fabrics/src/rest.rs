@@ -4,7 +4,7 @@
 //! silent target.
 #![allow(unsafe_code)] // borrows descriptors of queues that the caller keeps
 
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, RawFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -88,14 +88,20 @@ impl Sleeper {
     }
 }
 
+/// The descriptors that announce events of queues; `None` if a queue has none, or there are no queues.
+pub(crate) fn descriptors(queues: &[Arc<dyn CompletionQueue>]) -> Option<Vec<RawFd>> {
+    let of_queue = |queue: &Arc<dyn CompletionQueue>| Some(queue.wait_fds()).filter(|fds| !fds.is_empty());
+    let fds: Vec<RawFd> = queues.iter().map(of_queue).collect::<Option<Vec<_>>>()?.concat();
+    (!fds.is_empty()).then_some(fds)
+}
+
 /// Sleeps on [prepared](Sleeper::prepare) queues until one of them announces something, for `limit` at most.
 pub(crate) fn sleep(queues: &[Arc<dyn CompletionQueue>], limit: Duration) {
-    let fds: Option<Vec<_>> = queues.iter().map(|queue| queue.wait_fd()).collect();
-    let Some(fds) = fds.filter(|fds| !fds.is_empty()) else { return std::thread::sleep(limit.min(NAP)) };
+    let Some(fds) = descriptors(queues) else { return std::thread::sleep(limit.min(NAP)) };
     let mut fds: Vec<PollFd<'_>> = fds
         .into_iter()
         .map(|fd| {
-            // SAFETY: the descriptor belongs to its queue as long as that lives, and the caller keeps the queue.
+            // SAFETY: the descriptor belongs to a queue, or to an endpoint of it, and the caller keeps them.
             PollFd::from_borrowed_fd(unsafe { BorrowedFd::borrow_raw(fd) }, PollFlags::IN)
         })
         .collect();

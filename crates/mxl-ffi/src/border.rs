@@ -131,9 +131,9 @@ impl<T> Out<T> {
     }
 
     /// The place itself, for a result that is built in place.
-    pub fn fill(&self, with: impl FnOnce(&mut MaybeUninit<T>)) {
+    pub fn fill<R>(&self, with: impl FnOnce(&mut MaybeUninit<T>) -> R) -> R {
         // SAFETY: as for `set`; there is no other access to it during the call.
-        with(unsafe { &mut *self.0.cast() });
+        with(unsafe { &mut *self.0.cast() })
     }
 }
 

@@ -64,7 +64,8 @@ enum What {
         #[arg(long, value_name = "LINES", value_parser = clap::value_parser!(u16).range(1..))]
         slices: Option<u16>,
     },
-    /// A sine in each channel, one octave above the previous channel; `audio/float32`.
+    /// A sine in each channel, `audio/float32`: of four channels each is one octave above the previous one, and the
+    /// fifth begins again. No tone is above two fifths of the rate.
     Audio {
         /// Channels.
         #[arg(long, default_value_t = 2)]
@@ -201,7 +202,7 @@ fn audio(
             // The limit below keeps the tone under half of the sampling rate.
             let octave = f64::from(channel % 4).exp2();
             let first = index.saturating_sub(batch.into());
-            tone((hertz * octave).min(per_second / 2.5), per_second, amplitude, first, &mut samples);
+            tone((hertz * octave).min(per_second / 2.5), rate, amplitude, first, &mut samples);
             open.write_channel(channel, &samples)?;
         }
         open.commit()?;

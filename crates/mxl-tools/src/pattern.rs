@@ -1,5 +1,6 @@
 //! Self-describing pictures: colour bars, a moving line, and the index burnt in.
 
+use mxl::Rational;
 use mxl::v210::{self, Line};
 
 /// Bars of 75 % (ITU-R BT.709, 10 bits): Y, Cb, Cr.
@@ -115,15 +116,33 @@ impl Pattern {
     }
 }
 
+/// Parts of a hertz in which a tone's frequency is counted.
+const HERTZ_PARTS: f64 = 65_536.0;
+
 /// A sine at `hertz` with `rate` samples per second, from sample `first` on: the same values in every call.
-pub fn tone(hertz: f64, rate: f64, amplitude: f32, first: u64, samples: &mut [f32]) {
-    // The phase of the first sample in turns. Whole turns are dropped before numbers become inexact.
-    let turn = hertz / rate;
-    let whole = (rate as u64).max(1);
-    for (at, sample) in samples.iter_mut().enumerate() {
-        let within = if hertz.fract() == 0.0 { (first + at as u64) % whole } else { first + at as u64 };
-        *sample = ((within as f64 * turn).fract() * std::f64::consts::TAU).sin() as f32 * amplitude;
+pub fn tone(hertz: f64, rate: Rational, amplitude: f32, first: u64, samples: &mut [f32]) {
+    // Each sample is `step` of `turn` parts of a turn further. Floating-point numbers have no room for the phase of an
+    // index of today.
+    let turn = (u128::from(rate.numerator.unsigned_abs()) * HERTZ_PARTS as u128).max(1);
+    let step = times(rate.denominator.unsigned_abs().into(), (hertz * HERTZ_PARTS) as u128, turn);
+    let mut phase = times(first.into(), step, turn);
+    for sample in samples {
+        *sample = (phase as f64 / turn as f64 * std::f64::consts::TAU).sin() as f32 * amplitude;
+        phase = (phase + step) % turn;
     }
+}
+
+/// `one * other % modulus`, of a modulus below 2^127. The product may be longer than 128 bits.
+fn times(mut one: u128, other: u128, modulus: u128) -> u128 {
+    let (mut sum, mut power) = (0, other % modulus);
+    while one > 0 {
+        if one & 1 == 1 {
+            sum = (sum + power) % modulus;
+        }
+        power = power * 2 % modulus;
+        one >>= 1;
+    }
+    sum
 }
 
 #[cfg(test)]
@@ -154,9 +173,43 @@ mod tests {
     #[test]
     fn a_tone_goes_on_where_it_was() {
         let (mut whole, mut part) = ([0.0; 96], [0.0; 48]);
-        tone(1000.0, 48_000.0, 0.5, 48_000 * 1_000_000_000, &mut whole);
-        tone(1000.0, 48_000.0, 0.5, 48_000 * 1_000_000_000 + 48, &mut part);
+        let rate = Rational::new(48_000, 1);
+        tone(1000.0, rate, 0.5, 48_000 * 1_000_000_000, &mut whole);
+        tone(1000.0, rate, 0.5, 48_000 * 1_000_000_000 + 48, &mut part);
         assert_eq!(whole[48..], part);
         assert!((whole[12] - 0.5).abs() < 1e-6 && whole[0].abs() < 1e-6, "{whole:?}");
+    }
+
+    /// The phase jumped after each whole number of samples below the rate, such as 47,952 of 47,952.05.
+    #[test]
+    fn a_tone_has_no_jumps_at_fractional_rates_and_frequencies() {
+        for (numerator, denominator) in [(48_000_000, 1001), (48_000, 1), (44_100_000, 1001), (7, 3)] {
+            let rate = Rational::new(numerator, denominator);
+            let per_second = numerator as f64 / denominator as f64;
+            for hertz in [440.0, 997.25, 1000.0].map(|hertz: f64| hertz.min(per_second / 2.5)) {
+                let first = 47_000 + 48_000 * 1_800_000_000;
+                let mut samples = vec![0.0; 100_000];
+                // In batches, as they are written.
+                for (at, batch) in samples.chunks_mut(480).enumerate() {
+                    tone(hertz, rate, 1.0, first + at as u64 * 480, batch);
+                }
+                // Of a sine, each sample follows from the two before it.
+                let factor = 2.0 * (std::f64::consts::TAU * hertz / per_second).cos();
+                for (at, three) in samples.windows(3).enumerate() {
+                    let next = factor * f64::from(three[1]) - f64::from(three[0]);
+                    let error = (next - f64::from(three[2])).abs();
+                    assert!(error < 2e-4, "{hertz} Hz at {rate}: sample {at} is {error} off");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_tone_at_any_rate_is_inside_its_level() {
+        for (numerator, denominator) in [(1, i64::MAX), (i64::MAX, 1), (i64::MAX, i64::MAX - 1)] {
+            let mut samples = [2.0; 16];
+            tone(1e9, Rational::new(numerator, denominator), 0.5, u64::MAX, &mut samples);
+            assert!(samples.iter().all(|sample| sample.abs() <= 0.5), "{samples:?}");
+        }
     }
 }

@@ -324,6 +324,12 @@ pub trait CompletionQueue: Send + Sync + std::any::Any {
     /// The wait descriptor, for `FI_WAIT_FD` and `FI_WAIT_POLLFD` (an array of one, which never changes).
     fn wait_fd(&self) -> Option<std::os::fd::RawFd>;
 
+    /// All descriptors to block on in place of [`CompletionQueue::wait_fd`]: once [`CompletionQueue::trywait`] has
+    /// returned `Ok`, the next entry makes one of them readable. They stay the same until an endpoint is bound or
+    /// closed. A queue with `FI_WAIT_UNSPEC` has them too, and spares the descriptor that unites them. Empty for a
+    /// queue without descriptors.
+    fn wait_fds(&self) -> Vec<std::os::fd::RawFd>;
+
     /// Mutex and condition variable, for `FI_WAIT_MUTEX_COND`. Wait on them only after [`CompletionQueue::trywait`]
     /// returned `Ok`. The condition is broadcast repeatedly until the queue is read.
     fn mutex_cond(&self) -> Option<MutexCond>;

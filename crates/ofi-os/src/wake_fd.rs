@@ -2,7 +2,7 @@
 
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use ofi_api::Result;
 use ofi_ring::wake_state::WakeState;
@@ -15,7 +15,7 @@ struct WakeShared {
     /// Threads that block in a call of the library, or are about to.
     asleep: AtomicU32,
     /// Threads may also block on the descriptor directly.
-    is_shown: bool,
+    is_shown: AtomicBool,
 }
 
 /// An eventfd that is written only while a thread may be asleep. Clones share it.
@@ -40,7 +40,7 @@ impl WakeFd {
             event: sys::eventfd()?,
             state: WakeState::default(),
             asleep: AtomicU32::new(0),
-            is_shown,
+            is_shown: AtomicBool::new(is_shown),
         })))
     }
 
@@ -66,6 +66,16 @@ impl WakeFd {
         self.0.state.is_armed()
     }
 
+    /// From now on, the application may wait for the descriptor itself.
+    pub fn show(&self) {
+        self.0.is_shown.store(true, Ordering::SeqCst);
+    }
+
+    /// Whether the application may wait for the descriptor itself.
+    pub fn is_shown(&self) -> bool {
+        self.0.is_shown.load(Ordering::SeqCst)
+    }
+
     /// Counts the caller as asleep while it arms the wake fd and blocks.
     pub fn asleep<T>(&self, sleep: impl FnOnce() -> T) -> T {
         self.0.asleep.fetch_add(1, Ordering::SeqCst);
@@ -77,7 +87,7 @@ impl WakeFd {
     /// Whether a thread may be waiting: one that is [asleep](WakeFd::asleep), or one that blocks on the descriptor,
     /// which is not visible to the library.
     pub fn is_slept_on(&self) -> bool {
-        self.is_armed() && (self.0.is_shown || self.0.asleep.load(Ordering::SeqCst) > 0)
+        self.is_armed() && (self.is_shown() || self.0.asleep.load(Ordering::SeqCst) > 0)
     }
 
     /// Whether both are the same.

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use ofi_api::{Address, Caps, Errno, Error, Result};
@@ -26,6 +26,21 @@ use crate::{Shm, name};
 
 /// The time for which a close notice to a peer with a full socket is retried; the helper of such a peer is not running.
 const CLOSE_NOTICE_TIMEOUT: Duration = Duration::from_millis(50);
+
+/// The doorbell memory of an endpoint.
+struct Doorbell {
+    memory: Mapping,
+    fd: OwnedFd,
+}
+
+impl Doorbell {
+    fn new() -> Result<Self> {
+        let fd = sys::memfd(c"ofi-shm doorbell", doorbell::SIZE)?;
+        let memory = Mapping::new(fd.as_fd(), doorbell::SIZE, true)?;
+        sys::seal(&fd, Writers::Any)?;
+        Ok(Self { memory, fd })
+    }
+}
 
 /// The part of this end of a pair that exists before the peer is attached.
 struct PairEntry {
@@ -58,9 +73,9 @@ pub struct SharedEndpoint {
     /// The endpoint memory.
     pub memory: Mapping,
     memory_fd: OwnedFd,
-    /// The doorbell memory.
-    pub doorbell: Mapping,
-    doorbell_fd: OwnedFd,
+    /// The doorbell memory, made for the first peer: an endpoint that waits for peers takes no descriptor and no
+    /// mapping for it.
+    doorbell: OnceLock<Doorbell>,
     /// Identifies this process to peers, if they may copy from and to its memory.
     token_page: Option<TokenPage>,
     /// The eventfd that peers write to when this endpoint sleeps.
@@ -113,9 +128,6 @@ impl SharedEndpoint {
         let memory_fd = sys::memfd(c"ofi-shm endpoint", endpoint::SIZE)?;
         let memory = Mapping::new(memory_fd.as_fd(), endpoint::SIZE, true)?;
         sys::seal(&memory_fd, Writers::Present)?;
-        let doorbell_fd = sys::memfd(c"ofi-shm doorbell", doorbell::SIZE)?;
-        let doorbell = Mapping::new(doorbell_fd.as_fd(), doorbell::SIZE, true)?;
-        sys::seal(&doorbell_fd, Writers::Any)?;
         // SAFETY: `word` checks place and alignment; mapped while `memory` lives and accessed atomically.
         let fence: &AtomicU32 = unsafe { &*memory.word(endpoint::FENCE) };
         fence.store((barrier == Support::Missing).into(), Ordering::Relaxed);
@@ -127,8 +139,7 @@ impl SharedEndpoint {
             socket,
             memory,
             memory_fd,
-            doorbell,
-            doorbell_fd,
+            doorbell: OnceLock::new(),
             token_page: if SingleCopy::get() == SingleCopy::Never { None } else { TokenPage::new() },
             event: ofi_core::sys::eventfd()?,
             domain: Arc::clone(domain),
@@ -163,7 +174,16 @@ impl SharedEndpoint {
         self.pairs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The doorbell memory; `None` before the first peer.
+    pub fn doorbell(&self) -> Option<&Mapping> {
+        self.doorbell.get().map(|doorbell| &doorbell.memory)
+    }
+
     fn new_pair(&self) -> Result<Arc<OwnPair>> {
+        if self.doorbell.get().is_none() {
+            let made = Doorbell::new()?;
+            self.doorbell.get_or_init(|| made);
+        }
         let hint = self.next_hint.fetch_add(1, Ordering::Relaxed) % doorbell::HINTS as u32;
         Ok(Arc::new(OwnPair::new(self.command_lines, hint, self.barrier == Support::Missing)?))
     }
@@ -191,7 +211,8 @@ impl SharedEndpoint {
     /// # Errors
     /// Those of [`ControlSocket::send`].
     pub fn introduce(&self, socket: &[u8], own: &OwnPair, welcome: bool) -> Result<()> {
-        let Some(fds) = own.fds() else { return Ok(()) };
+        // A pair has a doorbell.
+        let (Some(fds), Some(doorbell)) = (own.fds(), self.doorbell.get()) else { return Ok(()) };
         let who = Introduction {
             incarnation: self.incarnation,
             command_lines: own.command_lines() as u32,
@@ -209,7 +230,7 @@ impl SharedEndpoint {
         let fds: [BorrowedFd<'_>; 5] = [
             fds.memory.as_fd(),
             self.memory_fd.as_fd(),
-            self.doorbell_fd.as_fd(),
+            doorbell.fd.as_fd(),
             fds.commands.as_fd(),
             self.event.as_fd(),
         ];

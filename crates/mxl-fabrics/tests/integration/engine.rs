@@ -183,3 +183,55 @@ fn idle_ends_cost_next_to_nothing() {
     assert!(windows.len() < 8, "ticks in each of eight windows: {windows:?}");
     assert_eq!(ends.len(), 100);
 }
+
+fn descriptors() -> usize {
+    fs::read_dir("/proc/self/fd").unwrap().count()
+}
+
+fn mappings() -> usize {
+    fs::read_to_string("/proc/self/maps").unwrap().lines().count()
+}
+
+/// Each idle end took 7 descriptors, and 5 mappings beside its grains: 10,000 need at most 6 of each, under a limit of
+/// 65,536 descriptors and the default of 65,530 mappings. It counts those of the process: run it with nextest.
+#[test]
+fn ten_thousand_idle_ends_fit_into_65536_descriptors_and_the_default_of_mappings() {
+    const ENDS: usize = 50;
+    let (near, far) = (Folder::new(), Folder::new());
+    let engine = Engine::start().unwrap();
+    let (picture, sound) = (camera(), microphone(2));
+    let _writers = (
+        near.domain().create_grains(&picture, &BatchHints::default()).unwrap(),
+        near.domain().create_samples(&sound, &BatchHints::default()).unwrap(),
+    );
+    for definition in [&picture, &sound] {
+        let target = |_| {
+            let target = Target::open(&far.domain(), definition, Provider::Shm, ANY, None).unwrap();
+            Driven::start_on(&engine, target).unwrap()
+        };
+        let initiator = |_| {
+            let initiator = Initiator::open(&near.domain(), definition.id, Provider::Shm, ANY).unwrap();
+            Driven::start_on(&engine, initiator).unwrap()
+        };
+        let _first = (target(0), initiator(0));
+        let counts = || [descriptors(), mappings()];
+        let before = counts();
+        let targets: Vec<_> = (0..ENDS).map(target).collect();
+        let between = counts();
+        let initiators: Vec<_> = (0..ENDS).map(initiator).collect();
+        let after = counts();
+        // The process has allocated memory meanwhile.
+        let each = |at: usize, from: [usize; 2], to: [usize; 2]| {
+            (to[at] - from[at]).saturating_sub(10).div_ceil(ENDS)
+        };
+        for (what, from, to) in [("a target", before, between), ("an initiator", between, after)] {
+            let (descriptors, mappings) = (each(0, from, to), each(1, from, to));
+            println!("{what} of {}: {descriptors} descriptors, {mappings} mappings", definition.label);
+            assert!(
+                descriptors <= 5 && mappings <= 5,
+                "{what}: {descriptors} descriptors, {mappings} mappings"
+            );
+        }
+        drop((targets, initiators));
+    }
+}

@@ -135,7 +135,7 @@ fn is_connected(initiator: &Initiator) -> bool {
 
 #[test]
 fn gaps_are_filled_invalid_grains_mended_and_the_first_wins() {
-    let Two { far, definition, sources, mut merge, mut initiators, .. } = two();
+    let Two { far, definition, sources, mut merge, mut initiators, _near } = two();
     let turns = |merge: &mut Merge,
                  initiators: &mut [Initiator; 2],
                  is_done: &dyn Fn(&Merge, &[Initiator; 2]) -> bool| {
@@ -232,7 +232,7 @@ fn gaps_are_filled_invalid_grains_mended_and_the_first_wins() {
 
 #[test]
 fn a_path_from_the_far_future_does_not_stop_the_others() {
-    let Two { far, definition, sources, mut merge, mut initiators, .. } = two();
+    let Two { far, definition, sources, mut merge, mut initiators, _near } = two();
     let begin = Instant::now();
     while !initiators.iter().all(is_connected) {
         poll_all(&mut initiators, &mut merge);

@@ -228,6 +228,15 @@ impl Domain {
         self.read(id, GrainReader::new)
     }
 
+    /// Opens a flow of grains as [`read_grains`](Self::read_grains) does, but maps each grain of the ring when it is
+    /// read first. A grain whose slot was never read is [`Error::FlowInvalid`] once the flow is gone.
+    ///
+    /// # Errors
+    /// Those of [`read_grains`](Self::read_grains).
+    pub fn read_grains_on_demand(&self, id: Uuid) -> Result<GrainReader, Error> {
+        self.read(id, GrainReader::on_demand)
+    }
+
     /// Opens a flow of grains for reading, with at most `grains` of them mapped at a time, for programs that read
     /// thousands of flows. Three are enough to read each grain once, in order: the page on media flows gives the limits
     /// and the cost.

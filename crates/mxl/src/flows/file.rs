@@ -130,6 +130,13 @@ impl Folder {
         }
     }
 
+    /// Bytes of a file in this folder, as [`size()`] says them, without opening it. `path` is its whole path.
+    pub fn size(&self, path: &Path) -> Result<u64, Error> {
+        let stat = rustix::fs::statat(&self.0, name(path), rustix::fs::AtFlags::SYMLINK_NOFOLLOW)
+            .map_err(|error| Error::os("stat", path, error))?;
+        file_size(&stat, path)
+    }
+
     /// `None` if it is not a regular file. A FIFO would block the opener until another process opens it.
     fn try_file(&self, path: &Path, flags: OFlags) -> Result<Option<OwnedFd>, Errno> {
         let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
@@ -221,10 +228,14 @@ fn fill(file: &OwnedFd, len: u64) -> Result<(), Errno> {
 /// Size of a file in bytes, and its inode. `None` if it is not a file.
 pub fn size(file: impl AsFd, path: &Path) -> Result<(u64, u64), Error> {
     let stat = rustix::fs::fstat(file).map_err(|error| Error::os("stat", path, error))?;
+    Ok((file_size(&stat, path)?, stat.st_ino))
+}
+
+fn file_size(stat: &rustix::fs::Stat, path: &Path) -> Result<u64, Error> {
     if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
         return Err(Error::file(path, "is not a file"));
     }
-    Ok((u64::try_from(stat.st_size).unwrap_or(0), stat.st_ino))
+    Ok(u64::try_from(stat.st_size).unwrap_or(0))
 }
 
 /// Reads the start of a file. Unlike an access to a mapping, this returns an error if the file shrinks meanwhile.

@@ -13,9 +13,9 @@ use std::sync::atomic::AtomicU64;
 
 use rustix::fs::{AtFlags, CWD};
 
-use super::file::Folder;
 use super::flow::{Flow, describes_flow};
-use super::grains::{self, GrainSlot, ReadGrain};
+use super::grain_slots::{self, GrainSlot};
+use super::grains::{self, ReadGrain};
 use super::wait::{self, Wait};
 use super::{Error, scaffold};
 use crate::protocol;
@@ -48,7 +48,7 @@ describes_flow!(GrainWindow);
 
 impl GrainWindow {
     pub(crate) fn new(flow: Flow, most: usize) -> Result<Self, Error> {
-        grains::check(&flow)?;
+        grain_slots::check(&flow)?;
         if most == 0 {
             return Err(Error::argument("a window of 0 grains: it has 1 at least"));
         }
@@ -121,8 +121,8 @@ impl GrainWindow {
             self.mapped.swap_remove(oldest.map_or(0, |(at, _)| at));
         }
         let dir = self.flow.dir();
-        let folder = Folder::open(dir).and_then(|flow| flow.folder(&dir.join("grains")));
-        let opened = folder.and_then(|folder| grains::open_slot(&self.flow, &folder, number, false));
+        let folder = grain_slots::grains_folder(&self.flow);
+        let opened = folder.and_then(|folder| grain_slots::open_slot(&self.flow, &folder, number, false));
         // The path may have led to another flow, or to the rest of one that is being deleted.
         if !self.flow.is_current() {
             return Err(self.flow.invalid());

@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::fmt;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -11,17 +11,18 @@ use std::time::Duration;
 use rustix::fs::{Timespec, Timestamps, UTIME_NOW, UTIME_OMIT};
 use rustix::io::Errno;
 
-use super::copy::{self, Shared};
+use super::Error;
+use super::copy;
 use super::definition::Geometry;
 use super::domain::{Domain, Shape, Writer};
-use super::file::{self, Folder, Mapping};
+use super::file;
 use super::flow::{Flow, describes_flow};
-use super::layout::{self, GrainHeader, PAYLOAD_OFFSET};
+use super::grain_slots::{GrainSlot, Slots};
+use super::layout::{self, GrainHeader};
 use super::time;
 use super::wait::{self, Ended, Wait};
 use super::watcher::{Watched, Watcher};
-use super::{Error, scaffold};
-use crate::protocol::{self, Grain, Head, INVALID, Miss, SlotWords};
+use crate::protocol::{self, Grain, Head, INVALID, Miss};
 use crate::ring;
 
 /// Interval at which a reader records its reads, in nanoseconds.
@@ -59,94 +60,11 @@ impl GrainInfo {
     }
 }
 
-/// A mapped slot.
-#[derive(Debug)]
-pub(super) struct GrainSlot {
-    file: Mapping,
-    /// Mapped bytes of the payload.
-    payload: u32,
-    /// Slices of a whole grain.
-    slices: u16,
-}
-
-impl GrainSlot {
-    pub(super) fn words(&self) -> SlotWords<'_> {
-        SlotWords {
-            index: self.file.u64_at(8),
-            flags: self.file.u32_at(16),
-            size: self.file.u32_at(20),
-            slices: self.file.u32_at(24),
-        }
-    }
-
-    fn payload(&self) -> Shared {
-        self.file.from(PAYLOAD_OFFSET)
-    }
-
-    fn header(&self) -> Shared {
-        self.file.from(0)
-    }
-
-    /// Bytes and slices of a whole grain, which are the same in all slots of a ring.
-    pub(super) fn shape(&self) -> (u32, u16) {
-        (self.payload, self.slices)
-    }
-}
-
-/// Checks that a flow has grains.
-pub(super) fn check(flow: &Flow) -> Result<(), Error> {
-    if flow.info.is_discrete() {
-        return Ok(());
-    }
-    Err(Error::argument(format!("flow {} is audio: it has samples", flow.info.id())))
-}
-
-/// The slots of a ring, all of the same size.
-fn slots(flow: &Flow, write: bool) -> Result<Vec<GrainSlot>, Error> {
-    check(flow)?;
-    let folder = Folder::open(flow.dir())?.folder(&flow.dir().join("grains"))?;
-    let open = |index| open_slot(flow, &folder, index, write);
-    let slots = (0..flow.info.config.discrete().grain_count).map(open).collect::<Result<Vec<_>, _>>()?;
-    if !slots.iter().all(|slot| slot.shape() == slots[0].shape()) {
-        return Err(Error::file(&flow.dir().join("grains"), "slots of different sizes"));
-    }
-    Ok(slots)
-}
-
-/// Opens, checks and maps the file of a slot in the flow's folder `grains`.
-pub(super) fn open_slot(flow: &Flow, folder: &Folder, index: u32, write: bool) -> Result<GrainSlot, Error> {
-    let sizes = flow.info.config.discrete().slice_sizes;
-    let line = sizes.iter().fold(0_u32, |sum, &size| sum.saturating_add(size));
-    let path = scaffold::grain_path(flow.dir(), index);
-    let file = folder.file(&path, write)?;
-    let header: GrainHeader = file::header(&file, &path)?;
-    if header.version != layout::GRAIN_VERSION {
-        let wanted = layout::GRAIN_VERSION;
-        return Err(Error::file(&path, format!("version {}, not {wanted}", header.version)));
-    }
-    let (bytes, _) = file::size(&file, &path)?;
-    let need = PAYLOAD_OFFSET as u64 + u64::from(header.grain_size);
-    if bytes < need {
-        return Err(Error::file(&path, format!("{bytes} bytes; its header says {need}")));
-    }
-    // The sizes in a header are those of one grain; the slot's capacity follows from the file's length.
-    let payload = u32::try_from(bytes - PAYLOAD_OFFSET as u64).unwrap_or(u32::MAX);
-    let slices = payload.checked_div(line).unwrap_or(u32::from(header.total_slices));
-    let len = PAYLOAD_OFFSET + payload as usize;
-    let file = Mapping::new(file.as_fd(), &path, len, write, flow.note(index))?;
-    Ok(GrainSlot { file, payload, slices: u16::try_from(slices).unwrap_or(u16::MAX) })
-}
-
-/// The slot of a grain. There is at least one slot, and as many as the flow says.
-fn slot(slots: &[GrainSlot], index: u64) -> &GrainSlot {
-    &slots[ring::slot(index, slots.len() as u64) as usize]
-}
-
 /// Reads a flow of grains.
 #[derive(Debug)]
 pub struct GrainReader {
     flow: Flow,
-    slots: Vec<GrainSlot>,
+    slots: Slots,
     /// The file that is touched to record reads. `None` in a read-only domain.
     access: Option<OwnedFd>,
     touched: AtomicU64,
@@ -155,15 +73,26 @@ pub struct GrainReader {
 describes_flow!(GrainReader, GrainWriter);
 
 impl GrainReader {
+    /// Maps the whole ring.
     pub(crate) fn new(flow: Flow) -> Result<Self, Error> {
-        let slots = slots(&flow, false)?;
+        let slots = Slots::open_whole(&flow, false)?;
+        Self::of(flow, slots)
+    }
+
+    /// Maps each grain when it is read first.
+    pub(crate) fn on_demand(flow: Flow) -> Result<Self, Error> {
+        let slots = Slots::open(&flow, false)?;
+        Self::of(flow, slots)
+    }
+
+    fn of(flow: Flow, slots: Slots) -> Result<Self, Error> {
         let access = file::open(&flow.dir().join("access"), true).ok();
         Ok(Self { flow, slots, access, touched: AtomicU64::new(0) })
     }
 
     /// Number of grains in the ring.
     pub fn grains(&self) -> u64 {
-        self.slots.len() as u64
+        self.slots.len()
     }
 
     /// A whole grain.
@@ -188,11 +117,12 @@ impl GrainReader {
             self.touch();
             wait::SLICE
         };
-        let grain = self.attempts(index, slices, wait, say)?;
+        let slot = self.slots.get(&self.flow, index)?;
+        let grain = available((&self.flow, slot, self.grains()), (index, slices), wait, say)?;
         if !said.get() {
             self.touch();
         }
-        Ok(ReadGrain::new(&self.flow, slot(&self.slots, index), index, grain))
+        Ok(ReadGrain::new(&self.flow, slot, index, grain))
     }
 
     /// The grain that has replaced `index` in its slot, if `index` is the oldest one that clients of the C++ SDK
@@ -200,29 +130,22 @@ impl GrainReader {
     pub fn successor(&self, index: u64) -> Option<u64> {
         let next = index.checked_add(self.grains())?;
         let is_oldest = index == ring::oldest_grain(self.head(), self.grains());
-        (is_oldest && protocol::unchanged(slot(&self.slots, next).words(), next)).then_some(next)
+        (is_oldest && self.is_in_slot(next)).then_some(next)
     }
 
     /// Whether the slot still holds the grain. If so, everything read from it so far belongs to this grain.
     pub fn holds(&self, index: u64) -> bool {
-        protocol::unchanged(slot(&self.slots, index).words(), index) && self.intact().is_ok()
+        self.is_in_slot(index) && self.intact().is_ok()
+    }
+
+    fn is_in_slot(&self, index: u64) -> bool {
+        self.slots.mapped(index).is_some_and(|slot| protocol::unchanged(slot.words(), index))
     }
 
     /// Waits for a grain without reading it.
     pub(crate) fn wait_for(&self, index: u64, slices: u16, wait: Wait) -> Result<Grain, Error> {
-        self.attempts(index, slices, wait, || wait::SLICE)
-    }
-
-    #[inline]
-    fn attempts(
-        &self,
-        index: u64,
-        slices: u16,
-        wait: Wait,
-        idle: impl Fn() -> Duration,
-    ) -> Result<Grain, Error> {
-        let slot = slot(&self.slots, index);
-        available((&self.flow, slot, self.grains()), (index, slices), wait, idle)
+        let slot = self.slots.get(&self.flow, index)?;
+        available((&self.flow, slot, self.grains()), (index, slices), wait, || wait::SLICE)
     }
 
     /// Records a read, at a limited rate.
@@ -400,7 +323,7 @@ pub struct GrainWriter {
     // Dropped in this order: the watch before the flow that it refers to.
     _watched: Option<Watched>,
     flow: Arc<Flow>,
-    slots: Vec<GrainSlot>,
+    slots: Slots,
     open: Vec<AtomicBool>,
     /// For each slot: whether the reserved part of its header was zero at the last access since `begin`.
     blank: Vec<AtomicBool>,
@@ -409,7 +332,7 @@ pub struct GrainWriter {
 impl GrainWriter {
     /// Number of grains in the ring.
     pub fn grains(&self) -> u64 {
-        self.slots.len() as u64
+        self.slots.len()
     }
 
     /// Opens a grain for writing. Several may be open, in different slots. Committed slices of the same grain remain
@@ -422,25 +345,35 @@ impl GrainWriter {
         if self.open[at].swap(true, Ordering::Acquire) {
             return Err(Error::AlreadyOpen(index));
         }
-        let opened = self.begin(index);
+        let opened = self.begin_in_slot(index);
         if opened.is_err() {
             self.open[at].store(false, Ordering::Release);
         }
-        opened.map(|(info, _)| OpenGrain { writer: self, info })
+        opened.map(|(info, slot)| OpenGrain { writer: self, slot, info })
     }
 
     /// Assigns a slot to grain `index`. Returns the slot's current state and the address of its payload. Part of the
-    /// raw layer, for callers that keep track of open grains themselves.
+    /// raw layer, for callers that keep track of open grains themselves. The slot is mapped when it is used first, and
+    /// stays so.
     ///
     /// # Errors
-    /// [`Error::Truncated`].
+    /// [`Error::Truncated`]; of a slot that is used first, also [`Error::FlowInvalid`] if the flow is gone, and errors
+    /// of the system.
     pub fn begin(&self, index: u64) -> Result<(GrainInfo, *mut u8), Error> {
-        let slot = slot(&self.slots, index);
+        self.begin_in_slot(index).map(|(info, slot)| (info, slot.payload().as_ptr()))
+    }
+
+    fn slot(&self, index: u64) -> Result<&GrainSlot, Error> {
+        self.slots.get(&self.flow, index)
+    }
+
+    fn begin_in_slot(&self, index: u64) -> Result<(GrainInfo, &GrainSlot), Error> {
+        let slot = self.slot(index)?;
         // Another writer may have filled the header since it was read last.
         self.blank(index).store(false, Ordering::Relaxed);
         let grain = protocol::open(slot.words(), index, slot.slices);
         self.intact()?;
-        Ok((GrainInfo::new(index, grain, slot), slot.payload().as_ptr()))
+        Ok((GrainInfo::new(index, grain, slot), slot))
     }
 
     /// Writes bytes of a grain's payload: the raw layer, like [`begin`](Self::begin).
@@ -448,7 +381,7 @@ impl GrainWriter {
     /// # Errors
     /// [`Error::Argument`] if they do not fit into the payload; [`Error::Truncated`].
     pub fn write_slot(&self, index: u64, offset: usize, from: &[u8]) -> Result<(), Error> {
-        let slot = slot(&self.slots, index);
+        let slot = self.slot(index)?;
         let size = slot.payload as usize;
         let inside = offset.checked_add(from.len()).is_some_and(|end| end <= size);
         if inside && slot.payload().write(offset, from) {
@@ -473,7 +406,7 @@ impl GrainWriter {
         from: *const u8,
         len: usize,
     ) -> Result<(), Error> {
-        let slot = slot(&self.slots, index);
+        let slot = self.slot(index)?;
         let size = slot.payload as usize;
         let inside = offset.checked_add(len).is_some_and(|end| end <= size);
         // SAFETY: the caller's promise.
@@ -494,24 +427,31 @@ impl GrainWriter {
     }
 
     /// The header of a grain's slot, as stored in the file.
-    pub fn slot_header(&self, index: u64) -> GrainHeader {
-        let (slot, info) = self.stored(index);
-        header(slot, info)
+    ///
+    /// # Errors
+    /// Those of [`begin`](Self::begin).
+    pub fn slot_header(&self, index: u64) -> Result<GrainHeader, Error> {
+        let (slot, info) = self.stored(index)?;
+        Ok(header(slot, info))
     }
 
     /// Copies the [`slot_header`](Self::slot_header) into the caller's memory.
-    pub fn slot_header_into(&self, index: u64, to: &mut MaybeUninit<GrainHeader>) {
-        let (slot, info) = self.stored(index);
+    ///
+    /// # Errors
+    /// Those of [`begin`](Self::begin): none, once it has succeeded for this index.
+    pub fn slot_header_into(&self, index: u64, to: &mut MaybeUninit<GrainHeader>) -> Result<(), Error> {
+        let (slot, info) = self.stored(index)?;
         let header = header_into(slot, info, to);
         self.blank(index).store(copy::is_zero(&header.reserved), Ordering::Relaxed);
+        Ok(())
     }
 
     fn blank(&self, index: u64) -> &AtomicBool {
         &self.blank[ring::slot(index, self.grains()) as usize]
     }
 
-    fn stored(&self, index: u64) -> (&GrainSlot, GrainInfo) {
-        let slot = slot(&self.slots, index);
+    fn stored(&self, index: u64) -> Result<(&GrainSlot, GrainInfo), Error> {
+        let slot = self.slot(index)?;
         let words = slot.words();
         let slices = words.slices.load(Ordering::Acquire);
         let grain = Grain {
@@ -520,27 +460,30 @@ impl GrainWriter {
             total: slices as u16,
             valid: (slices >> 16) as u16,
         };
-        (slot, GrainInfo::new(words.index.load(Ordering::Relaxed), grain, slot))
+        Ok((slot, GrainInfo::new(words.index.load(Ordering::Relaxed), grain, slot)))
     }
 
     /// Writes the reserved part of a grain's header. It stores only changed bytes, because readers have the header in
     /// their caches. Zeros over a header that was zero when it was read or written since [`begin`](Self::begin) cost
-    /// no look at the slot: bytes that another writer stored after that stay.
+    /// no look at the slot: bytes that another writer stored after that stay. Nothing is written into a slot that
+    /// [`begin`](Self::begin) has never opened.
     pub fn set_reserved(&self, index: u64, reserved: &[u8; 4068]) {
         let (is_zero, blank) = (copy::is_zero(reserved), self.blank(index));
         if is_zero && blank.load(Ordering::Relaxed) {
             return;
         }
         blank.store(is_zero, Ordering::Relaxed);
-        // Inside the header, whose length was checked.
-        let _ = slot(&self.slots, index).header().write_changes(28, reserved);
+        if let Some(slot) = self.slots.mapped(index) {
+            // Inside the header, whose length was checked.
+            let _ = slot.header().write_changes(28, reserved);
+        }
     }
 
     fn commit(&self, info: GrainInfo, head: Head) -> Result<(), Error> {
         self.intact()?;
         let grain =
             Grain { flags: info.flags, size: info.size, total: info.total_slices, valid: info.valid_slices };
-        let slot = slot(&self.slots, info.index).words();
+        let slot = self.slot(info.index)?.words();
         if !protocol::publish(self.flow.words(), slot, info.index, grain, head, time::now()) {
             self.intact()?;
             let (index, oldest) = (info.index, ring::resume_grain(self.head(), self.grains()));
@@ -553,17 +496,17 @@ impl GrainWriter {
 
 impl Writer for GrainWriter {
     fn open(flow: Flow, domain: &Domain) -> Result<Self, Error> {
-        let slots = slots(&flow, true)?;
+        let slots = Slots::open(&flow, true)?;
         let flow = Arc::new(flow);
-        let open = slots.iter().map(|_| AtomicBool::new(false)).collect();
+        let open = (0..slots.len()).map(|_| AtomicBool::new(false)).collect();
         let watched = Watcher::shared(domain.path()).and_then(|watcher| watcher.add(&flow));
-        let blank = slots.iter().map(|_| AtomicBool::new(false)).collect();
+        let blank = (0..slots.len()).map(|_| AtomicBool::new(false)).collect();
         Ok(Self { _watched: watched, flow, slots, open, blank })
     }
 
     fn shape(&self) -> Shape {
         let slice_sizes = self.flow.info.config.discrete().slice_sizes;
-        let (payload, slices) = (self.slots[0].payload, self.slots[0].slices);
+        let (payload, slices) = self.slots.shape();
         let geometry = Geometry::Grains { rate: self.rate(), payload, slices, slice_sizes };
         Shape { format: self.flow.info.config.common.format, geometry }
     }
@@ -583,6 +526,7 @@ impl Drop for GrainWriter {
 /// A grain that is being written. Dropping it without a commit abandons it: readers see the previously committed state.
 pub struct OpenGrain<'a> {
     writer: &'a GrainWriter,
+    slot: &'a GrainSlot,
     info: GrainInfo,
 }
 
@@ -613,17 +557,13 @@ impl OpenGrain<'_> {
         self.writer.flow.info.config.discrete().slice_sizes
     }
 
-    fn slot(&self) -> &GrainSlot {
-        slot(&self.writer.slots, self.info.index)
-    }
-
     /// Copies into the payload.
     ///
     /// # Errors
     /// [`Error::Argument`] for a range that is not inside the payload; [`Error::Truncated`].
     pub fn write(&mut self, offset: usize, from: &[u8]) -> Result<(), Error> {
         let inside = offset.checked_add(from.len()).is_some_and(|end| end <= self.len());
-        if inside && self.slot().payload().write(offset, from) {
+        if inside && self.slot.payload().write(offset, from) {
             return self.writer.intact();
         }
         Err(outside(offset, from.len(), self.len()))
@@ -632,7 +572,7 @@ impl OpenGrain<'_> {
     /// Address of the payload: [`len`](Self::len) bytes, mapped as long as the writer exists. Readers and other writers
     /// may access it at any time.
     pub fn as_mut_ptr(&mut self) -> *mut u8 {
-        self.slot().payload().as_ptr()
+        self.slot.payload().as_ptr()
     }
 
     /// Publishes the first `valid` slices, and keeps the grain open.

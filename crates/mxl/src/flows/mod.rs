@@ -9,6 +9,7 @@ mod file;
 mod flow;
 mod futex;
 mod garbage;
+mod grain_slots;
 mod grain_window;
 mod grains;
 pub mod layout;

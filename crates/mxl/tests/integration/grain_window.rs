@@ -27,6 +27,8 @@ fn mappings(folder: &Folder) -> usize {
 fn a_window_reads_each_grain_and_maps_few() {
     let (folder, camera) = (Folder::new(), camera());
     let writer = folder.domain().create_grains(&camera, &BatchHints::default()).unwrap().writer;
+    assert_eq!(mappings(&folder), 2, "the writer's: the flow's description, and the slot of the head");
+    (100..110).for_each(|index| drop(writer.open(index).unwrap()));
     let of_writer = mappings(&folder);
     assert_eq!(of_writer, 11);
     let mut window = folder.domain().read_grain_window(camera.id, 3).unwrap();
@@ -133,6 +135,8 @@ fn ten_thousand_flows_are_read_in_one_process() {
         })
         .collect();
     assert_eq!(writers[0].grains(), 11);
+    // Their mappings are made with their first use.
+    writers.iter().for_each(|writer| (0..11).for_each(|index| drop(writer.open(index).unwrap())));
     let all = || fs::read_to_string("/proc/self/maps").unwrap().lines().count();
     let descriptors = || fs::read_dir("/proc/self/fd").unwrap().count();
     let (of_others, open) = (all(), descriptors());

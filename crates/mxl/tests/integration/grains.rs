@@ -281,11 +281,11 @@ fn reserved_bytes_of_a_header_follow_each_commit() {
     let mut commit = |writer: &GrainWriter, index, byte, reads_header| {
         let (info, _) = writer.begin(index).unwrap();
         if reads_header {
-            writer.slot_header_into(index, &mut header);
+            writer.slot_header_into(index, &mut header).unwrap();
         }
         writer.set_reserved(index, &[byte; 4068]);
         writer.publish(info).unwrap();
-        assert!(writer.slot_header(index).reserved == [byte; 4068], "{index}");
+        assert!(writer.slot_header(index).unwrap().reserved == [byte; 4068], "{index}");
     };
     for (index, byte) in [(1000, 0), (1010, 7), (1020, 0), (1030, 0), (1040, 9), (1050, 9)] {
         commit(&writer, index, byte, true);

@@ -10,6 +10,7 @@ mod grain_window;
 mod grains;
 mod limits;
 mod old_kernel;
+mod on_demand;
 mod processes;
 mod samples;
 mod strange_files;

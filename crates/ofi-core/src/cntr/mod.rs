@@ -26,7 +26,6 @@ use crate::fork::Born;
 use crate::lock::Lock;
 use crate::source::{Arm, Source};
 use crate::spin_policy::SpinPolicy;
-use crate::sys;
 use crate::wait::{WaitObject, Waitable, no_wait_object};
 
 /// The core's counter.
@@ -195,7 +194,7 @@ impl Cntr {
             if let Some(waiting) = &self.waiting
                 && let Some(fd) = source.wait_fd()
             {
-                waiting.set.add(fd)?;
+                waiting.sources.add(fd)?;
             }
             sources.push(Arc::clone(source));
             if let Some(waiting) = &self.waiting {
@@ -210,7 +209,7 @@ impl Cntr {
         if let Some(waiting) = &self.waiting
             && let Some(fd) = source.wait_fd()
         {
-            waiting.set.remove(fd);
+            waiting.sources.remove(fd);
         }
         let mut gone = Vec::new();
         self.polled.lock().sources.retain(|known| {
@@ -358,7 +357,7 @@ impl Counter for Cntr {
             match &self.waiting {
                 Some(waiting) => waiting.wake.asleep(|| {
                     if self.arm(waiting, values) {
-                        sys::wait_readable(&[waiting.set.fd()], deadline);
+                        waiting.sources.wait_readable(deadline);
                     }
                 }),
                 None => std::thread::yield_now(),

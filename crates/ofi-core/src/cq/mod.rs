@@ -136,7 +136,7 @@ impl Cq {
         if let Some(waiting) = &self.waiting
             && let Some(fd) = source.wait_fd()
         {
-            waiting.set.add(fd)?;
+            waiting.sources.add(fd)?;
         }
         self.change(Change::Add(Bound { source, slot }));
         if let Some(waiting) = &self.waiting {
@@ -150,7 +150,7 @@ impl Cq {
         if let Some(waiting) = &self.waiting
             && let Some(fd) = source.wait_fd()
         {
-            waiting.set.remove(fd);
+            waiting.sources.remove(fd);
         }
         drop(self.cancel_additions(Arc::as_ptr(source).cast()));
     }
@@ -321,7 +321,7 @@ impl Cq {
         // Waiting for two descriptors directly is faster than through an epoll set.
         match one {
             Some(fd) => sys::wait_readable(&[waiting.wake.fd(), fd], deadline),
-            None => sys::wait_readable(&[waiting.set.fd()], deadline),
+            None => waiting.sources.wait_readable(deadline),
         }
     }
 
@@ -436,13 +436,34 @@ impl CompletionQueue for Cq {
         self.waiting.iter().for_each(WaitObject::prepare);
         let outcome = self.prepare_to_wait();
         // Taken here, because no blocking read may ever come to take it: a signal wakes the descriptor's waiter once.
-        if outcome.is_err() && self.wait_fd().is_some() {
+        let is_external =
+            |waiting: &WaitObject| waiting.shown_fd(self.wait_obj).is_some() || waiting.wake.is_shown();
+        if outcome.is_err() && self.waiting.as_ref().is_some_and(is_external) {
             self.take_signal();
         }
         outcome
     }
     fn wait_fd(&self) -> Option<std::os::fd::RawFd> {
         self.waiting.as_ref().and_then(|waiting| waiting.shown_fd(self.wait_obj))
+    }
+
+    fn wait_fds(&self) -> Vec<std::os::fd::RawFd> {
+        let Some(waiting) = &self.waiting else { return Vec::new() };
+        if self.wait_obj != WaitObj::Unspec {
+            return self.wait_fd().into_iter().collect();
+        }
+        waiting.wake.show();
+        let mut guard = self.reader.lock();
+        if self.changed.load(Ordering::Acquire) {
+            self.apply_changes(&mut guard);
+        }
+        let mut fds = vec![waiting.wake.fd()];
+        for fd in guard.sources.iter().filter_map(|bound| bound.source.wait_fd()) {
+            if !fds.contains(&fd) {
+                fds.push(fd);
+            }
+        }
+        fds
     }
 
     fn mutex_cond(&self) -> Option<MutexCond> {

@@ -18,7 +18,6 @@ use ofi_api::{
 
 use crate::fork::Born;
 use crate::source::Arm;
-use crate::sys;
 use crate::wait::{WaitObject, Waitable, no_wait_object};
 use crate::wake_fd::WakeFd;
 
@@ -189,7 +188,7 @@ impl EqCore {
         if let Some(waiting) = &self.waiting
             && let Some(fd) = fd
         {
-            waiting.set.add(fd)?;
+            waiting.sources.add(fd)?;
         }
         lock(&self.sources).push(Arc::downgrade(source));
         if let Some(waiting) = &self.waiting {
@@ -211,7 +210,7 @@ impl EqCore {
         if let Some(waiting) = &self.waiting
             && let Some(fd) = fd
         {
-            waiting.set.remove(fd);
+            waiting.sources.remove(fd);
         }
         let gone = std::ptr::from_ref(source).cast::<()>();
         lock(&self.sources).retain(|source| source.as_ptr().cast::<()>() != gone);
@@ -220,7 +219,7 @@ impl EqCore {
     /// Stops waiting for the descriptor of a source that is lost, because it may stay readable forever.
     pub fn mute(&self, fd: RawFd) {
         if let Some(waiting) = &self.waiting {
-            waiting.set.remove(fd);
+            waiting.sources.remove(fd);
         }
     }
 
@@ -307,7 +306,7 @@ impl EqCore {
         if may_sleep {
             let due = self.sources().iter().filter_map(|source| source.deadline()).min();
             let until = [due, deadline].into_iter().flatten().min();
-            sys::wait_readable(&[waiting.set.fd()], until);
+            waiting.sources.wait_readable(until);
         }
         may_sleep
     }

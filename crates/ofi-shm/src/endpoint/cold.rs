@@ -89,9 +89,11 @@ impl ShmEndpoint {
         }
     }
 
-    pub(super) fn hint(&self, index: usize) -> &AtomicU8 {
+    /// A hint byte; `None` before the first peer, which brings the doorbell memory.
+    pub(super) fn hint(&self, index: usize) -> Option<&AtomicU8> {
+        let doorbell = self.common.shared.doorbell()?;
         // SAFETY: inside the doorbell memory, which `shared` keeps; accessed atomically.
-        unsafe { &*self.common.shared.doorbell.word(index % doorbell::HINTS) }
+        Some(unsafe { &*doorbell.word(index % doorbell::HINTS) })
     }
 
     /// Checks one line of hints and one cold peer.
@@ -99,7 +101,8 @@ impl ShmEndpoint {
     pub(super) fn poll_cold<H: Upcalls<Shm>>(&mut self, host: &mut H) {
         let first = self.next_line * LINE;
         for index in first..(first + LINE).min(self.hinted.len()) {
-            if self.hint(index).load(Ordering::Relaxed) != 0 && take_hint(self.hint(index)) {
+            let is_set = |hint: &AtomicU8| hint.load(Ordering::Relaxed) != 0 && take_hint(hint);
+            if self.hint(index).is_some_and(is_set) {
                 self.follow_hint(index);
             }
         }

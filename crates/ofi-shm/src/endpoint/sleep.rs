@@ -28,7 +28,7 @@ impl ShmEndpoint {
         }
         if !self.cold.is_empty() {
             for index in 0..self.hinted.len() {
-                if take_hint(self.hint(index)) {
+                if self.hint(index).is_some_and(take_hint) {
                     self.follow_hint(index);
                 }
             }
