@@ -331,6 +331,7 @@ impl World {
             incarnation,
             total: 64,
             guard: (),
+            uses: Default::default(),
         };
         let posted = self.alice.post(self.to_hub, Arc::new(plan), Some(mark.clone()), until, self.now);
         let id = posted.expect("a plan of this incarnation");
@@ -556,6 +557,7 @@ impl World {
             incarnation,
             total: count * len,
             guard: (),
+            uses: Default::default(),
         };
         let notice = (how & 4 == 0 || count == 0).then(|| vec![5; if how & 8 == 0 { 20 } else { 20_000 }]);
         let audience = if how & 16 == 0 { Audience::Program } else { Audience::Memory };

@@ -18,6 +18,7 @@ use ofi::{Buffer, BufferMut, Errno, Error, RawBuffer, Result};
 use ofi_core::copy;
 use ofi_core::fork::Born;
 
+use crate::engine::{PlanUses, RegionPlans};
 #[cfg(feature = "cuda")]
 use crate::memory::cuda::DeviceMemory;
 use crate::memory::{self, Device, Kind, Pinned};
@@ -95,6 +96,8 @@ pub(crate) struct Inner {
     revoked: AtomicBool,
     /// Registrations whose keys can be closed without the region's own.
     leases: Mutex<Vec<Lease>>,
+    /// The plans that name it.
+    plans: Mutex<RegionPlans>,
     /// The process whose memory it is.
     born: Born,
 }
@@ -173,6 +176,7 @@ impl Inner {
             owner: None,
             revoked: AtomicBool::new(false),
             leases: Mutex::default(),
+            plans: Mutex::default(),
             born: Born::here(),
         }
     }
@@ -302,6 +306,26 @@ impl Inner {
             return Vec::new(); // no peer has metadata of it, or it is a device's that the processor copies
         }
         self.keys(RailSet::MAX).0
+    }
+
+    fn plans(&self) -> MutexGuard<'_, RegionPlans> {
+        self.plans.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A plan names the region.
+    pub(crate) fn is_planned(&self, plan: &PlanUses) {
+        self.plans().add(plan);
+    }
+
+    /// Whether a transfer that is not quiet uses the region.
+    pub(crate) fn is_in_use(&self) -> bool {
+        self.plans().is_used()
+    }
+
+    /// The number of plans that were looked at so far.
+    #[cfg(test)]
+    pub(crate) fn looks_at_plans(&self) -> usize {
+        self.plans().looks.get()
     }
 
     fn register(&self, rail: usize) -> Result<Arc<dyn MemoryRegion>> {

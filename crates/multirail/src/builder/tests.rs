@@ -1,5 +1,7 @@
 //! Which rails an agent opens, and which it uses.
 
+use std::time::Duration;
+
 use super::*;
 use crate::fake_sys::FakeSys;
 
@@ -60,4 +62,40 @@ fn of_the_rails_that_were_found_those_that_open_are_used() {
     let error = count(&[vec![gone.clone()], vec![gone.clone()]]).unwrap_err();
     assert_eq!(error.errno(), builder.of_info(gone).err().unwrap().errno());
     assert_eq!(count(&[]).unwrap_err().errno(), Errno::ENODATA);
+}
+
+/// Withdrawing a region looked at every transfer of the agent, at each turn of its wait.
+#[test]
+fn withdrawing_a_region_looks_at_its_own_plans_alone() {
+    const TRANSFERS: usize = 2_000;
+    let agent = Agent::builder("self").rail(Hints::new().provider("shm")).open().unwrap();
+    let [busy, used, idle] = [(); 3].map(|()| agent.register(vec![0; 4096]).unwrap());
+    agent.load(&agent.metadata().unwrap()).unwrap();
+    let limit = Duration::from_secs(30);
+    let to = |region: &crate::Region<Vec<u8>>| {
+        let remote = [crate::Remote { region: busy.id(), offset: 0, len: 64 }];
+        agent.prepare("self", crate::Way::Write, &[region.slice(..64).unwrap()], &remote).unwrap()
+    };
+    // Nobody takes the notifications: all but the first are in flight.
+    let plans: Vec<_> = (0..TRANSFERS).map(|_| to(&busy)).collect();
+    let posted: Vec<_> = plans.iter().map(|plan| plan.post_notify(b"kept", limit).unwrap()).collect();
+    let plan = to(&idle);
+    for _ in 0..100 {
+        plan.post(limit).unwrap().wait().unwrap();
+    }
+    let in_flight = posted.iter().filter(|transfer| transfer.progress().outcome.is_none()).count();
+    assert!(in_flight > TRANSFERS / 2, "{in_flight} in flight");
+    agent.revoke(&idle, limit).unwrap();
+    assert!(idle.inner().looks_at_plans() <= 2, "{} plans", idle.inner().looks_at_plans());
+    // One that is used is not withdrawn; when its transfer has been cancelled, it is.
+    let last = to(&used).post_notify(b"kept", limit).unwrap();
+    let error = agent.revoke(&used, Duration::from_millis(50)).unwrap_err();
+    assert_eq!(error.errno(), Errno::EBUSY);
+    drop(last);
+    agent.revoke(&used, limit).unwrap();
+    // Of all those transfers, too.
+    let error = agent.revoke(&busy, Duration::ZERO).unwrap_err();
+    assert_eq!(error.errno(), Errno::EBUSY);
+    drop(posted);
+    agent.revoke(&busy, limit).unwrap();
 }

@@ -40,6 +40,7 @@ mod shares;
 mod sink;
 mod transfer;
 mod unread;
+mod uses;
 mod vocabulary;
 mod wide;
 
@@ -61,6 +62,8 @@ use sink::Stalled;
 pub use sink::{Refused, Sink};
 use transfer::Transfer;
 pub use transfer::{Awaited, Chunk, Outcome, Piece, Plan, Progress, Way};
+pub use uses::PlanUses;
+pub(crate) use uses::{InUse, RegionPlans};
 pub use vocabulary::{
     Access, Audience, Config, Counts, Event, Notification, OpId, PathState, PeerId, RailSpec, Time,
     TransferId,

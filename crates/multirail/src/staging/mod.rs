@@ -54,6 +54,8 @@ pub(crate) struct Plan {
     pub(crate) incarnation: u64,
     pub(crate) pieces: Vec<Piece>,
     pub(crate) total: u64,
+    /// Counts the transfers that are not quiet.
+    pub(crate) uses: engine::PlanUses,
 }
 
 /// Equally long ranges of a local and a remote region.
@@ -92,6 +94,8 @@ struct Transfer {
     is_released: bool,
     moved: u64,
     deadline: Time,
+    /// The transfer is not quiet.
+    in_use: Option<engine::InUse>,
 }
 
 struct Chunk {
@@ -145,7 +149,8 @@ pub(crate) struct Staging {
 fn nothing() -> Arc<engine::Plan<Guard>> {
     let (pieces, regions, guard) = (Vec::new(), Vec::new(), Guard::new());
     let near = Vec::new();
-    Arc::new(engine::Plan { way: Way::Write, pieces, regions, near, incarnation: 0, total: 0, guard })
+    let uses = engine::PlanUses::default();
+    Arc::new(engine::Plan { way: Way::Write, pieces, regions, near, incarnation: 0, total: 0, guard, uses })
 }
 
 fn tell(
@@ -177,6 +182,7 @@ impl Staging {
     }
 
     pub(crate) fn post(&mut self, plan: Arc<Plan>, notice: Option<Vec<u8>>, deadline: Time) -> SlotId {
+        let in_use = Some(plan.uses.hold());
         self.transfers.insert(Transfer {
             plan,
             cursor: (0, 0),
@@ -189,23 +195,24 @@ impl Staging {
             is_released: false,
             moved: 0,
             deadline,
+            in_use,
         })
     }
 
     pub(crate) fn progress(&self, id: SlotId) -> Option<Progress> {
         let transfer = self.transfers.get(id)?;
-        let is_quiet = transfer.outcome.is_some() && transfer.chunks.is_empty();
         Some(Progress {
             outcome: transfer.outcome,
             moved: transfer.moved,
             total: transfer.plan.total,
-            is_quiet,
+            is_quiet: transfer.in_use.is_none(),
         })
     }
 
     pub(crate) fn cancel(&mut self, id: SlotId) {
         if let Some(transfer) = self.transfers.get_mut(id) {
             transfer.outcome.get_or_insert(Outcome::Cancelled);
+            transfer.settle();
         }
     }
 
@@ -237,13 +244,9 @@ impl Staging {
         open.map(|transfer| transfer.deadline).min()
     }
 
-    /// Whether a running or pending operation uses a region.
-    pub(crate) fn is_used(&self, region: &Arc<Region>) -> bool {
-        let uses = |transfer: &Transfer| {
-            let is_quiet = transfer.outcome.is_some() && transfer.chunks.is_empty();
-            !is_quiet && transfer.plan.pieces.iter().any(|piece| Arc::ptr_eq(&piece.local, region))
-        };
-        self.served.is_used(region) || self.transfers.values().any(uses)
+    /// Whether a peer's copy from or to a region is under way.
+    pub(crate) fn serves(&self, region: &Arc<Region>) -> bool {
+        self.served.is_used(region)
     }
 
     /// Advances all transfers as far as possible. Returns whether there was any work.
@@ -271,6 +274,7 @@ impl Staging {
         for id in self.transfers.ids(|_| true) {
             let Some(mut transfer) = self.transfers.get_mut(id).map(Transfer::take) else { continue };
             was_busy |= self.turn(core, &mut transfer, now);
+            transfer.settle();
             let is_over = transfer.is_released && transfer.chunks.is_empty();
             match self.transfers.get_mut(id) {
                 Some(slot) if !is_over => *slot = transfer,
@@ -506,6 +510,13 @@ impl Transfer {
         self.refused.is_empty() && self.cursor.0 >= self.plan.pieces.len()
     }
 
+    /// Its plan no longer counts a transfer that has ended with all its chunks.
+    fn settle(&mut self) {
+        if self.outcome.is_some() && self.chunks.is_empty() {
+            self.in_use = None;
+        }
+    }
+
     /// Takes the transfer out of its slot while it is processed.
     fn take(&mut self) -> Self {
         Self {
@@ -513,6 +524,7 @@ impl Transfer {
             refused: std::mem::take(&mut self.refused),
             chunks: std::mem::take(&mut self.chunks),
             notice: self.notice.take(),
+            in_use: self.in_use.take(),
             ..*self
         }
     }
