@@ -54,7 +54,9 @@ impl Initiator {
                 next = Some(at);
             }
             self.greet(at);
-            self.pump(at);
+            if !self.drop_silent(at, Instant::now) {
+                self.pump(at);
+            }
         }
         self.first = next.unwrap_or(0);
     }
