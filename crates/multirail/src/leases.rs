@@ -98,6 +98,11 @@ impl Leases {
         self.region(id).map_or_else(Vec::new, |region| region.widen())
     }
 
+    /// Keys of a region on the rails near it, with those that were opened since a peer has got its keys.
+    pub(crate) fn renew(&self, id: u64) -> Vec<RegionKey> {
+        self.region(id).map_or_else(Vec::new, |region| region.renew())
+    }
+
     /// Closes keys of the session with this tag, including shared ones. Returns whether all are closed. The keys of a
     /// dropped region count as closed.
     pub(crate) fn close(&mut self, tag: u64, keys: &[LeasedKey]) -> bool {

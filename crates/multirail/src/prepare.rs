@@ -53,7 +53,7 @@ impl Agent {
             if region as usize == plan.guard.len() {
                 plan.guard.push(Arc::clone(&local.region));
                 if local.region.has_near() {
-                    plan.near.push(local.region.near());
+                    plan.near.push(local.region.near_for_plan());
                 }
             }
             let remote_region = theirs.of(remote.region, plan.regions.len() as u32);

@@ -18,6 +18,7 @@
 mod accounts;
 mod budget;
 mod delivered;
+mod failed;
 mod farewell;
 mod fence;
 mod giving_up;
@@ -25,6 +26,7 @@ mod greet;
 mod held;
 mod inbox;
 mod latency;
+mod later;
 mod lost;
 mod operations;
 mod path;
@@ -78,6 +80,8 @@ pub struct Core<G> {
     /// The time of the start, if incarnations have an order.
     born: Option<u32>,
     rails: Vec<RailSpec>,
+    /// The number of rails at the start.
+    first_rails: usize,
     random: Box<dyn FnMut() -> u64 + Send>,
     peers: Slots<KnownPeer>,
     /// Those of each peer of which none is known.
@@ -174,6 +178,7 @@ impl<G> Core<G> {
             name: name.into(),
             incarnation,
             born: None,
+            first_rails: rails.len(),
             rails,
             random,
             peers: Slots::default(),

@@ -23,15 +23,17 @@ impl<G> Plan<G> {
 }
 
 impl Session {
-    /// The keys on all rails of a chunk's remote region, if the peer has given them.
+    /// The keys of a chunk's remote region beside those in its metadata, if the peer has given them: on all rails, or
+    /// else on those near the region with rails that were opened later.
     pub(super) fn wide_keys<G>(&self, transfer: &Transfer<G>, chunk: &Chunk) -> &[RegionKey] {
-        if self.wide.is_empty() {
+        if self.wide.is_empty() && self.later.is_none() {
             return &[];
         }
-        let known = transfer.region_of(chunk).and_then(|region| self.wide.get(&region));
-        match known {
-            Some(Lease::Held(keys)) => keys,
-            Some(Lease::Asked(_)) | None => &[],
+        let Some(region) = transfer.region_of(chunk) else { return &[] };
+        let renewed = || self.later.as_ref().and_then(|later| later.keys.get(&region));
+        match (self.wide.get(&region), renewed()) {
+            (Some(Lease::Held(keys)), _) | (_, Some(Lease::Held(keys))) => keys,
+            _ => &[],
         }
     }
 }
@@ -74,10 +76,13 @@ impl<G> Core<G> {
     }
 
     /// Carries out [`Command::Widen`](super::Command::Widen).
-    pub(super) fn widen(&mut self, id: SlotId, region: u64, sink: &mut impl Sink<G>) {
+    pub(super) fn widen(&mut self, id: SlotId, region: u64, is_all: bool, sink: &mut impl Sink<G>) {
         let Some(session) = self.sessions.get_mut(id).filter(|session| session.is_up()) else { return };
-        let keys = sink.widen(region);
-        session.outbox.push_back(Outgoing::new(Body::Widened { region, keys }, None));
+        let body = match is_all {
+            true => Body::Widened { region, keys: sink.widen(region) },
+            false => Body::Renewed { region, keys: sink.renew(region) },
+        };
+        session.outbox.push_back(Outgoing::new(body, None));
         self.wake(id);
     }
 }
