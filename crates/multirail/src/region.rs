@@ -440,7 +440,7 @@ impl Inner {
     /// The description of a device's region. Peers on other hosts use the keys of rails whose NIC has registered it.
     /// Peers on this host, which recognise the host in the export, do not: shared memory does not reach a device.
     fn device_info(&self, device: &Arc<dyn Device>, shares: Shares) -> RegionInfo {
-        let export = if shares.exports { Some(device.export(self.address())) } else { None };
+        let export = if shares.exports { Some(device.export(self.address(), self.len as u64)) } else { None };
         let export = export.transpose().inspect_err(|error| {
             tracing::debug!(target: "multirail", %error, "a region cannot be exported to other processes");
         });

@@ -473,7 +473,10 @@ impl Staging {
     /// The peer's memory, mapped here, if that is possible.
     fn map(&mut self, peer: PeerId, piece: &Piece) -> Option<Arc<dyn Mapping>> {
         let export = piece.remote.export.as_ref().filter(|_| self.may_map)?;
-        if let Some(known) = self.mappings.get(&(peer, piece.remote.id)) {
+        if export.handle == Export::NO_HANDLE {
+            return None;
+        }
+        if let Some(known) = self.mappings.get(peer, piece.remote.id) {
             return known.clone();
         }
         if self.mappings.len() >= MAPPINGS {
