@@ -19,6 +19,7 @@
 
 mod chunks;
 mod direct;
+mod mappings;
 mod pool;
 mod serve;
 
@@ -34,6 +35,7 @@ use crate::near::Domains;
 use crate::region::{Guard, Inner as Region, Shares};
 use crate::wire::RegionInfo;
 use crate::wire::staging::Order;
+use mappings::Mappings;
 use pool::{Pool, Pooled};
 use serve::Served;
 
@@ -43,8 +45,6 @@ pub(crate) const PLACE: u64 = 1 << 20;
 pub(crate) const PLACES: usize = 8;
 /// The number of the pool, which is not published.
 const NO_REGION: u64 = u64::MAX;
-/// Maximum mappings of peers' memory at a time.
-const MAPPINGS: usize = 4096;
 
 /// A prepared transfer.
 #[derive(Debug)]
@@ -135,7 +135,7 @@ pub(crate) struct Staging {
     transfers: Slots<Transfer>,
     pool: Pool,
     lent: HashMap<PeerId, Lent>,
-    mappings: HashMap<(PeerId, u64), Option<Arc<dyn Mapping>>>,
+    mappings: Mappings,
     served: Served,
     next_op: u64,
     direct: direct::Direct,
@@ -173,7 +173,7 @@ impl Staging {
             transfers: Slots::default(),
             pool: Pool::default(),
             lent: HashMap::new(),
-            mappings: HashMap::new(),
+            mappings: Mappings::new(),
             next_op: 1,
             direct: direct::Direct::new(shares.memory),
             may_map: shares.exports,
@@ -294,7 +294,7 @@ impl Staging {
     /// Handles the end of the session with a peer.
     fn gone(&mut self, core: &mut Core<Guard>, peer: PeerId) {
         self.forget_window(core, peer);
-        self.mappings.retain(|&(other, _), _| other != peer);
+        self.mappings.gone(peer);
         self.direct.gone(peer);
         self.served.gone(peer);
         for id in self.transfers.ids(|transfer| transfer.plan.peer == peer && transfer.outcome.is_none()) {
@@ -479,7 +479,7 @@ impl Staging {
         if let Some(known) = self.mappings.get(peer, piece.remote.id) {
             return known.clone();
         }
-        if self.mappings.len() >= MAPPINGS {
+        if !self.mappings.has_place(peer) {
             return None;
         }
         // A process may open the device later, so its absence is not cached.
@@ -489,7 +489,7 @@ impl Staging {
             tracing::debug!(target: "multirail", %error, "a peer's memory cannot be mapped: the rails carry the bytes");
         });
         let mapped = mapped.ok();
-        self.mappings.insert((peer, piece.remote.id), mapped.clone());
+        self.mappings.insert(peer, piece.remote.id, mapped.clone());
         mapped
     }
 }
