@@ -3,6 +3,7 @@
 use std::sync::{Arc, Once};
 use std::time::{Duration, Instant};
 
+use multirail::wire::Metadata;
 use multirail::{Agent, Config, RailList, Region, Way};
 use ofi::Result;
 use ofi::raw::{Dmabuf, Nic};
@@ -83,8 +84,11 @@ impl Network {
 }
 
 fn agent(name: &str, rails: &str, interval: Duration) -> Agent {
+    with(name, rails, Config { rails_interval: interval, ..Config::default() })
+}
+
+fn with(name: &str, rails: &str, config: Config) -> Agent {
     let rails: RailList = rails.parse().unwrap();
-    let config = Config { rails_interval: interval, ..Config::default() };
     let builder = Agent::builder(name).rails(rails).config(config);
     builder.shared_memory(false).progress_thread(true).open().unwrap()
 }
@@ -140,6 +144,13 @@ impl Pair {
             }
             assert!(began.elapsed() < LONG, "{paths:?} instead of {wanted:?}");
         }
+        self.share(wanted.len());
+        assert_eq!(self.alice.counts().fenced + self.bob.counts().fenced, 0, "every path works");
+    }
+
+    /// This number of paths carries transfers, each at least half of an equal share.
+    #[track_caller]
+    fn share(&self, count: usize) {
         for (way, byte) in [(Way::Write, 2), (Way::Read, 3)] {
             let before = moved(&self.alice);
             let plan = self.plan(way);
@@ -149,15 +160,14 @@ impl Pair {
             let after = moved(&self.alice);
             let shares: Vec<u64> =
                 after.iter().zip(&before).map(|(after, before)| after.2 - before.2).collect();
-            let least = 10 * LEN as u64 / wanted.len() as u64 / 2;
+            let least = 10 * LEN as u64 / count as u64 / 2;
             assert!(
-                shares.iter().all(|&share| share > least),
+                shares.len() == count && shares.iter().all(|&share| share > least),
                 "{way:?}: {shares:?} of {after:?}, {:?}",
                 self.alice.paths("bob")
             );
             self.moves(way, byte);
         }
-        assert_eq!(self.alice.counts().fenced + self.bob.counts().fenced, 0, "every path works");
         assert_eq!(self.alice.counts().malformed + self.bob.counts().malformed, 0);
         assert_eq!(self.alice.counts().refused + self.bob.counts().refused, 0);
     }
@@ -206,6 +216,65 @@ fn a_session_that_opens_later_uses_it_too() {
     let pair = Pair { alice, bob, source, target };
     pair.moves(Way::Write, 1);
     pair.come_to(&[(0, 0), (1, 1)]);
+}
+
+/// The number of an agent's queue pair on a rail.
+fn queue_pair(agent: &Agent, rail: usize) -> u16 {
+    let address = &Metadata::parse(&agent.metadata().unwrap()).unwrap().rails[rail].address;
+    u16::from_le_bytes([address[16], address[17]])
+}
+
+/// Four rails of which one is taken away in the middle of transfers and brought back.
+#[test]
+fn three_of_four_rails_lose_nothing_and_the_fourth_carries_again() {
+    const GONE: usize = 2;
+    let network = Network::new("four");
+    (1..4).for_each(|nth| network.add(nth));
+    let config = || Config { stall_timeout: Duration::from_secs(1), ..Config::default() };
+    let pair = Pair::new(with("alice", "efa/four*", config()), with("bob", "efa/four*", config()));
+    let all = [(0, 0), (1, 1), (2, 2), (3, 3)];
+    pair.come_to(&all);
+    let sources: Vec<_> = (0..8).map(|nth| pair.alice.register(vec![nth + 10; LEN]).unwrap()).collect();
+    let targets: Vec<_> = sources.iter().map(|_| pair.bob.register(vec![0; LEN]).unwrap()).collect();
+    pair.alice.load(&pair.bob.metadata().unwrap()).unwrap();
+    let of_gone = || {
+        let paths = pair.alice.paths("bob").unwrap();
+        paths.iter().find(|path| path.rail == GONE).map_or(0, |path| path.moved)
+    };
+    let before = of_gone();
+    let post = |(source, target): (&Region<Vec<u8>>, &Region<Vec<u8>>)| {
+        let plan = pair.alice.prepare("bob", Way::Write, &[whole(source).0], &[whole(target).1]).unwrap();
+        plan.post_notify(&target.id().to_le_bytes(), LONG).unwrap()
+    };
+    let (first, rest) = (sources.iter().zip(&targets).next().unwrap(), sources.iter().zip(&targets).skip(1));
+    let mut transfers = vec![post(first)];
+    let posted = Instant::now();
+    while of_gone() == before {
+        assert!(posted.elapsed() < LONG, "the rail carries a part");
+        std::thread::yield_now();
+    }
+    transfers.extend(rest.map(post));
+    network.1.mute(&[&pair.alice, &pair.bob].map(|agent| queue_pair(agent, GONE)));
+    let mut told: Vec<_> = targets
+        .iter()
+        .map(|_| pair.bob.wait_notification(LONG).unwrap().expect("a notification").bytes)
+        .collect();
+    transfers.iter().for_each(|transfer| transfer.wait().unwrap());
+    told.sort_unstable();
+    let mut wanted: Vec<_> = targets.iter().map(|target| target.id().to_le_bytes().to_vec()).collect();
+    wanted.sort_unstable();
+    assert_eq!(told, wanted, "each once");
+    assert!((10..18).zip(&targets).all(|(byte, target)| holds(target, byte)), "nothing is lost");
+    assert!(pair.alice.counts().fenced > 0, "{:?}", pair.alice.counts());
+    pair.share(3);
+    network.1.mend();
+    let mended = Instant::now();
+    while moved(&pair.alice).len() < 4 {
+        assert!(mended.elapsed() < LONG, "{:?}", pair.alice.paths("bob"));
+        pair.moves(Way::Write, 4);
+    }
+    pair.share(4);
+    assert!((10..18).zip(&targets).all(|(byte, target)| holds(target, byte)), "no write came late");
 }
 
 /// Nobody looks for what a list of names does not name.
