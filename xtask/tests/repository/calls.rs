@@ -21,7 +21,7 @@ const LARGEST: [(&str, usize); 10] = [
     ("ofi-core", 8),
     ("ofi-tcp", 10),
     ("ofi-testkit", 6),
-    ("mxl-fabrics", 7),
+    ("mxl-fabrics", 5),
     ("ofi-verbs", 5),
     ("ofi-rdm", 4),
     ("mxl", 3),

@@ -54,8 +54,9 @@ impl Initiator {
                 next = Some(at);
             }
             self.greet(at);
-            if !self.drop_silent(at, Instant::now) {
-                self.pump(at);
+            match self.peers[at].is_silent(Instant::now) {
+                true => self.part(at),
+                false => self.pump(at),
             }
         }
         self.first = next.unwrap_or(0);

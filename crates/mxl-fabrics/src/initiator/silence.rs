@@ -9,7 +9,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::{Initiator, PeerState};
+use super::peer::{PeerState, TargetPeer};
 use crate::message::KEEPALIVE;
 
 /// Silence after which a target that repeats its reports counts as dead.
@@ -57,17 +57,15 @@ impl Heard {
     }
 }
 
-impl Initiator {
-    /// Drops the connection to a target that is dead. Returns whether it did.
-    pub(super) fn drop_silent(&mut self, at: usize, now: impl FnOnce() -> Instant) -> bool {
-        let peer = &mut self.peers[at];
-        let is_idle = peer.heard.repeats && peer.state == PeerState::Connected && peer.flights.is_empty();
-        if !is_idle || !peer.heard.is_over(now()) {
+impl TargetPeer {
+    /// Whether the target is connected and counts as dead.
+    pub(super) fn is_silent(&mut self, now: impl FnOnce() -> Instant) -> bool {
+        let is_idle = self.heard.repeats && self.state == PeerState::Connected && self.flights.is_empty();
+        if !is_idle || !self.heard.is_over(now()) {
             return false;
         }
-        let target = peer.info.id;
+        let target = self.info.id;
         tracing::warn!(target: "mxl::fabrics", target, "a target has said nothing for {SILENCE:?}: it counts as dead");
-        self.part(at);
         true
     }
 }

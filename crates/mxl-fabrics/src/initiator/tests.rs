@@ -69,7 +69,11 @@ fn is_dropped_within(initiator: &mut Initiator, now: &mut Instant, seconds: u64)
     (0..seconds).any(|_| {
         *now += Duration::from_secs(1);
         let at = *now;
-        initiator.drop_silent(0, || at)
+        let is_silent = initiator.peers[0].is_silent(|| at);
+        if is_silent {
+            initiator.part(0);
+        }
+        is_silent
     })
 }
 
