@@ -15,7 +15,7 @@ use super::tracked;
 
 /// The largest cycle that a crate may have, in files, where that is more than the rule. A number here only falls.
 const LARGEST: [(&str, usize); 10] = [
-    ("multirail", 19),
+    ("multirail", 18),
     ("ofi-efa", 13),
     ("ofi-shm", 12),
     ("ofi-core", 8),

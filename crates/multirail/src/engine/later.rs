@@ -1,4 +1,4 @@
-//! Rails that are opened after the agent: peers are told, and transfers use them.
+//! Rails beyond those that a session began with, and keys beyond those of a region's metadata.
 //!
 //! Peers keep keys by the numbers of rails, so a rail has its number for the agent's life, and one that is opened later
 //! has the next number. Each peer with an open session is told its address ([`Body::Rails`]). The peer takes it into
@@ -10,6 +10,10 @@
 //! A peer asks for the keys on a new rail, region by region, when it next uses the region ([`Body::Renew`]), and uses
 //! the other rails until the answer. The owner registers the region on the rail for the answer.
 //!
+//! A region's metadata has keys on the rails near it alone. If a chunk has failed on the paths to those, or they rest,
+//! while another path works, we ask the owner for keys on all its rails ([`Body::Widen`]): it registers the region
+//! there, and the chunk goes on. An owner of an older version has given all its keys already, and drops the request.
+//!
 //! A peer can make a session know [`MAX_RAILS`](crate::wire::MAX_RAILS) rails, and have [`MAX_PATHS`] paths. What
 //! contradicts the rails that are known, or leaves some out, is dropped and counted.
 
@@ -20,7 +24,7 @@ use ofi_core::slots::SlotId;
 use super::fence::Lease;
 use super::session::{Outgoing, Session};
 use super::transfer::{Chunk, Transfer};
-use super::{Command, Core, PathId, RailSpec, path, shares};
+use super::{Command, Core, PathId, Piece, Plan, RailSpec, Sink, Time, path, shares};
 use crate::near::{RailSet, bit};
 use crate::wire::message::Body;
 use crate::wire::{MAX_RAILS, RailInfo, RegionKey};
@@ -52,7 +56,7 @@ impl Session {
         if later.keys.contains_key(&region) {
             return false;
         }
-        later.keys.insert(region, Lease::Asked(super::Time::ZERO));
+        later.keys.insert(region, Lease::Asked(Time::ZERO));
         self.outbox.push_back(Outgoing::new(Body::Renew(region), None));
         true
     }
@@ -186,6 +190,79 @@ impl<G> Core<G> {
             *known = Lease::Held(keys);
             session.leases.remove(&region); // the next write asks for leases on these rails too
         }
+        self.wake(id);
+    }
+}
+
+impl<G> Plan<G> {
+    /// The rails near a piece's local memory.
+    #[inline]
+    pub(super) fn near(&self, piece: &Piece) -> RailSet {
+        self.near.get(piece.region as usize).copied().unwrap_or(RailSet::MAX)
+    }
+}
+
+impl Session {
+    /// The keys of a chunk's remote region beside those in its metadata, if the peer has given them: on all rails, or
+    /// else on those near the region with rails that were opened later.
+    pub(super) fn wide_keys<G>(&self, transfer: &Transfer<G>, chunk: &Chunk) -> &[RegionKey] {
+        if self.wide.is_empty() && self.later.is_none() {
+            return &[];
+        }
+        let Some(region) = transfer.region_of(chunk) else { return &[] };
+        let renewed = || self.later.as_ref().and_then(|later| later.keys.get(&region));
+        match (self.wide.get(&region), renewed()) {
+            (Some(Lease::Held(keys)), _) | (_, Some(Lease::Held(keys))) => keys,
+            _ => &[],
+        }
+    }
+}
+
+impl<G> Core<G> {
+    /// Asks for keys on all rails of a chunk's remote region, unless that was done. Returns the time when the chunk is
+    /// looked at again; `None` if the peer has answered, or has not in time.
+    pub(super) fn ask_to_widen(
+        &mut self,
+        id: SlotId,
+        transfer: SlotId,
+        chunk: &Chunk,
+        now: Time,
+    ) -> Option<Time> {
+        let region = self.transfers.get(transfer)?.region_of(chunk)?;
+        let until = now + self.config.stall_timeout; // registrations take time
+        let session = self.sessions.get_mut(id)?;
+        match session.wide.get(&region) {
+            Some(&Lease::Asked(until)) if now < until => return Some(until),
+            // An owner of an older version, one that is not driven, or one with too many requests does not answer.
+            Some(_) => return None,
+            None => {}
+        }
+        session.wide.insert(region, Lease::Asked(until));
+        session.outbox.push_back(Outgoing::new(Body::Widen(region), None));
+        self.wake(id);
+        Some(until)
+    }
+
+    /// Handles the peer's keys on all its rails.
+    pub(super) fn widened(&mut self, id: SlotId, region: u64, keys: Vec<RegionKey>) {
+        let Some(session) = self.sessions.get_mut(id) else { return };
+        // Only one answer to a request is taken: the table is no larger than the peer's metadata, and each answer lets
+        // this end ask for leases once more.
+        if let Some(wide @ Lease::Asked(_)) = session.wide.get_mut(&region) {
+            *wide = Lease::Held(keys);
+            session.leases.remove(&region); // the next write asks for leases on all rails
+        }
+        self.wake(id);
+    }
+
+    /// Carries out [`Command::Widen`](super::Command::Widen).
+    pub(super) fn widen(&mut self, id: SlotId, region: u64, is_all: bool, sink: &mut impl Sink<G>) {
+        let Some(session) = self.sessions.get_mut(id).filter(|session| session.is_up()) else { return };
+        let body = match is_all {
+            true => Body::Widened { region, keys: sink.widen(region) },
+            false => Body::Renewed { region, keys: sink.renew(region) },
+        };
+        session.outbox.push_back(Outgoing::new(body, None));
         self.wake(id);
     }
 }

@@ -44,7 +44,6 @@ mod transfer;
 mod unread;
 mod uses;
 mod vocabulary;
-mod wide;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
