@@ -36,9 +36,10 @@ fn figure(what: impl Into<String>, value: f64, bound: Option<f64>) -> Figure {
 /// A row: its key, and what measures it.
 type Row = (&'static str, fn() -> Result<Vec<Figure>>);
 
-const ROWS: [Row; 13] = [
+const ROWS: [Row; 14] = [
     ("prepare", agents::prepare),
     ("post", agents::post_beside_prepare),
+    ("revoke", agents::revoke),
     ("sessions", sessions::measure),
     ("flows", media::flows),
     ("ends", media::idle_ends),

@@ -331,6 +331,7 @@ impl World {
             incarnation,
             total: 64,
             guard: (),
+            uses: Default::default(),
         };
         let posted = self.alice.post(self.to_hub, Arc::new(plan), Some(mark.clone()), until, self.now);
         let id = posted.expect("a plan of this incarnation");
@@ -417,7 +418,7 @@ impl World {
 
     /// Any message in a session.
     fn body(&self, input: &mut Input<'_>) -> Body {
-        match input.byte() % 20 {
+        match input.byte() % 24 {
             0 => Body::Confirm,
             1 => Body::Welcome { incarnation: self.number(input), tag: self.number(input) },
             2 => Body::Ready,
@@ -438,6 +439,12 @@ impl World {
             13 => Body::Release(self.number(input)),
             14 => Body::Widen(self.number(input)),
             15 => Body::Widened { region: self.number(input), keys: self.keys(input) },
+            20 => {
+                Body::Rails { first: input.byte() % 8 + 1, rails: vec![rail(u64::from(input.byte() % 8), 0)] }
+            }
+            21 => Body::Taken(input.byte() % 32 + 1),
+            22 => Body::Renew(self.number(input)),
+            23 => Body::Renewed { region: self.number(input), keys: self.keys(input) },
             _ => {
                 const TOTALS: [u32; 9] = [1, 9, 8000, 8001, 16_000, 40_000, 65_537, 65_538, u32::MAX];
                 let id = self.number(input);
@@ -460,7 +467,7 @@ impl World {
     /// The same with the next number, so that a flood has a message for each.
     fn next(body: &mut Body) {
         match body {
-            Body::Void(id) | Body::Lease(id) | Body::Widen(id) | Body::Release(id) => {
+            Body::Void(id) | Body::Lease(id) | Body::Widen(id) | Body::Release(id) | Body::Renew(id) => {
                 *id = id.wrapping_add(1)
             }
             Body::Leased { region: id, .. } | Body::Widened { region: id, .. } => *id = id.wrapping_add(1),
@@ -556,6 +563,7 @@ impl World {
             incarnation,
             total: count * len,
             guard: (),
+            uses: Default::default(),
         };
         let notice = (how & 4 == 0 || count == 0).then(|| vec![5; if how & 8 == 0 { 20 } else { 20_000 }]);
         let audience = if how & 16 == 0 { Audience::Program } else { Audience::Memory };

@@ -16,6 +16,8 @@ const LEN: u64 = 64;
 const TIMES: usize = 9;
 /// Posts that are timed, each beside and without a thread that prepares.
 const POSTS: usize = 4_000;
+/// Transfers beside which a region is withdrawn.
+const IN_FLIGHT: [usize; 2] = [10, 65_536];
 const LIMIT: Duration = Duration::from_secs(60);
 
 fn stack(error: ofi::raw::Error) -> Error {
@@ -62,6 +64,35 @@ pub(super) fn prepare() -> Result<Vec<Figure>> {
     Ok(vec![
         figure(format!("preparing {MANY} descriptors in as many regions, ms"), many, Some(10.0)),
         figure(format!("a descriptor of {MANY}, as a multiple of one of {FEW}"), growth, Some(2.0)),
+    ])
+}
+
+/// Withdrawing a region that no transfer uses, while few or many transfers of others are in flight.
+pub(super) fn revoke() -> Result<Vec<Figure>> {
+    let (agent, regions) = open()?;
+    let (first, rest) = regions.split_at(TIMES * 2);
+    // Notifications to a peer that takes none stay in flight.
+    let mut in_flight = Vec::new();
+    let mut time = |count: usize, regions: &[Region<Vec<u8>>]| -> Result<f64> {
+        while in_flight.len() < count {
+            let one = plan(&agent, &ranges(&rest[in_flight.len() % rest.len()..][..1])?)?;
+            in_flight.push(one.post_notify(b"kept", LIMIT).map_err(stack)?);
+        }
+        let mut least = f64::INFINITY;
+        for region in regions {
+            let begin = Instant::now();
+            agent.revoke(region, LIMIT).map_err(stack)?;
+            least = least.min(begin.elapsed().as_secs_f64() * 1e6);
+        }
+        Ok(least)
+    };
+    let [few, many] = IN_FLIGHT;
+    let (least, most) = (time(few, &first[..TIMES])?, time(many, &first[TIMES..])?);
+    let busy = in_flight.iter().filter(|transfer| transfer.progress().outcome.is_none()).count();
+    Ok(vec![
+        figure(format!("withdrawing a region beside {few} transfers, us"), least, None),
+        figure(format!("beside {many} ({busy} in flight), us"), most, None),
+        figure("as a multiple", most / least, Some(2.0)),
     ])
 }
 

@@ -126,6 +126,7 @@ impl Hub {
             incarnation: metadata.incarnation,
             total: 64,
             guard: (),
+            uses: Default::default(),
         };
         let stranger =
             Body::Hello { name: "stranger".into(), incarnation: 9, tag: 7 << 32, rails: vec![rail(0)] };

@@ -1,67 +1,20 @@
 //! Device memory over the emulator: each test runs in a process whose `libcuda.so.1` is the emulator.
 
+#[path = "support/memory.rs"]
+mod memory;
 mod support;
 
-use std::io::{BufRead, BufReader, Write};
 use std::net::{Ipv4Addr, SocketAddr};
-use std::process::{Child, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
+use memory::{LONG, Memory, agent, memory, pattern};
 use multirail::memory::cuda::{self, Cuda};
-use multirail::{Agent, Config, Kind, Local, Prepared, Remote, Way};
+use multirail::{Agent, Config, Prepared, Remote, Way};
 use ofi::{AddrFormat, Errno, Hints};
 use ofi_testkit::rc::{Handle, Plan, SimulatedDevice};
 use ofi_testkit::srd;
 use support::{INSIDE, again, is_inside, without_driver};
-
-const LONG: Duration = Duration::from_secs(30);
-/// Set in the peer's process of [`processes_of_a_host_map_and_bear_a_kill`].
-const SERVES: &str = "CUDA_EMULATOR_SERVES";
-
-fn agent(name: &str, rails: &[&str]) -> Agent {
-    let builder = Agent::builder(name).progress_thread(true).shared_memory(false);
-    let builder =
-        rails.iter().fold(builder, |builder, provider| builder.rail(Hints::new().provider(*provider)));
-    builder.open().unwrap()
-}
-
-fn pattern(len: usize, seed: usize) -> Vec<u8> {
-    (0..len).map(|at| (at * 7 + at / 251 + seed * 31) as u8).collect()
-}
-
-type Fill = Box<dyn Fn(&[u8])>;
-type Contents = Box<dyn Fn() -> Vec<u8>>;
-
-/// Memory of either kind.
-struct Memory {
-    id: u64,
-    whole: Local,
-    fill: Fill,
-    contents: Contents,
-}
-
-fn memory(agent: &Agent, kind: &str, len: usize) -> Memory {
-    fn of<B: 'static>(region: multirail::Region<B>) -> Memory {
-        let (id, whole, filled) = (region.id(), region.slice(..).unwrap(), region.clone());
-        let contents = move || {
-            let mut bytes = vec![0; region.len()];
-            region.read_into(0, &mut bytes).unwrap();
-            bytes
-        };
-        let fill = move |bytes: &[u8]| filled.write_from(0, bytes).unwrap();
-        Memory { id, whole, fill: Box::new(fill), contents: Box::new(contents) }
-    }
-    match kind {
-        "dram" => of(agent.register(vec![0_u8; len]).unwrap()),
-        _ => {
-            let ordinal = kind.strip_prefix("cuda:").map_or(0, |ordinal| ordinal.parse().unwrap());
-            let region = agent.register_device(Cuda::open(ordinal).unwrap().alloc(len).unwrap()).unwrap();
-            assert_eq!(region.kind(), Kind::Cuda(ordinal));
-            of(region)
-        }
-    }
-}
 
 /// A write and a read between all of both memories, after each has gone over both rails.
 fn over_both_rails(
@@ -556,142 +509,4 @@ fn a_real_gpu_writes_and_reads() {
         return;
     }
     every_pair(&["shm"]);
-}
-
-/// A peer in a process of its own, killed on drop.
-struct Peer(Child);
-
-impl Drop for Peer {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-impl Peer {
-    fn start(test: &str) -> (Self, String) {
-        let mut command = again(test);
-        command.env(SERVES, "1").stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut child = command.spawn().unwrap();
-        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
-        let address = lines.find_map(|line| line.split_once("ADDRESS ").map(|(_, rest)| rest.to_string()));
-        std::thread::spawn(move || lines.for_each(drop));
-        (Self(child), address.expect("the peer's address"))
-    }
-}
-
-const SERVED: usize = 5 << 20;
-
-/// The peer's process: offers a region of a device until its standard input ends.
-fn serve_a_region() {
-    let bob = agent("bob", &["shm"]);
-    let region = memory(&bob, "cuda", SERVED);
-    (region.fill)(&pattern(SERVED, 7));
-    let server = bob.serve("127.0.0.1:0").unwrap();
-    println!("ADDRESS {}", server.address());
-    std::io::stdout().flush().unwrap();
-    let _ = std::io::stdin().read_line(&mut String::new());
-}
-
-/// Two processes: transfers between devices use one mapping and no rails, and so do those between host and device once
-/// the process has a device; killing a peer fails the transfers in progress.
-#[test]
-fn processes_of_a_host_map_and_bear_a_kill() {
-    if std::env::var_os(SERVES).is_some() {
-        return serve_a_region();
-    }
-    if !is_inside("processes_of_a_host_map_and_bear_a_kill", &[]) {
-        return;
-    }
-    let (peer, address) = Peer::start("processes_of_a_host_map_and_bear_a_kill");
-    let alice = agent("alice", &["shm"]);
-    let host = memory(&alice, "dram", SERVED);
-    alice.visit(&*address, LONG).unwrap();
-    let (id, len) = alice.regions("bob").unwrap()[0];
-    let remote = [Remote { region: id, offset: 0, len }];
-    let moved = || alice.rails().iter().map(|(_, counts)| counts.bytes).sum::<u64>();
-    let run = |way, memory: &Memory| {
-        let plan = alice.prepare("bob", way, std::slice::from_ref(&memory.whole), &remote).unwrap();
-        plan.post(LONG).unwrap().wait()
-    };
-    run(Way::Read, &host).unwrap();
-    assert_eq!((host.contents)(), pattern(SERVED, 7));
-    assert_eq!(moved(), len, "staged: this process has no device open, and opens none by itself");
-    let device = memory(&alice, "cuda", SERVED);
-    run(Way::Read, &device).unwrap();
-    assert_eq!((device.contents)(), pattern(SERVED, 7));
-    (device.fill)(&pattern(SERVED, 8));
-    run(Way::Write, &device).unwrap();
-    run(Way::Read, &host).unwrap();
-    assert_eq!((host.contents)(), pattern(SERVED, 8));
-    (host.fill)(&pattern(SERVED, 9));
-    run(Way::Write, &host).unwrap();
-    run(Way::Read, &device).unwrap();
-    assert_eq!((device.contents)(), pattern(SERVED, 9));
-    assert_eq!(moved(), len, "mapped");
-    // Copies into a mapping need no peer, so these go over the rails.
-    let carol = Agent::builder("carol").progress_thread(true).shared_memory(false).map_devices(false);
-    let carol = carol.rail(Hints::new().provider("shm")).open().unwrap();
-    let host = memory(&carol, "dram", SERVED);
-    carol.visit(&*address, LONG).unwrap();
-    let plan = carol.prepare("bob", Way::Write, std::slice::from_ref(&host.whole), &remote).unwrap();
-    plan.post(LONG).unwrap().wait().unwrap();
-    let transfers: Vec<_> = (0..8).map(|_| plan.post(LONG).unwrap()).collect();
-    drop(peer);
-    let failed = transfers.iter().filter(|transfer| transfer.wait().is_err()).count();
-    assert!(failed > 0, "transfers in flight fail");
-    for transfer in &transfers {
-        assert!(transfer.wait_quiet(LONG).unwrap());
-    }
-}
-
-/// A device maps another's memory if the driver gives it access; otherwise the rails carry the bytes.
-#[test]
-fn two_devices_of_a_host_map_where_they_may() {
-    let test = "two_devices_of_a_host_map_where_they_may";
-    if std::env::var_os(SERVES).is_some() {
-        return serve_a_region();
-    }
-    if std::env::var_os(INSIDE).is_none() {
-        for peers in ["1", "0"] {
-            is_inside(test, &[("CUDA_EMULATOR_DEVICES", "2"), ("CUDA_EMULATOR_PEERS", peers)]);
-        }
-        return;
-    }
-    let (_peer, address) = Peer::start(test);
-    let alice = agent("alice", &["shm"]);
-    let other = memory(&alice, "cuda:1", SERVED);
-    alice.visit(&*address, LONG).unwrap();
-    let (id, len) = alice.regions("bob").unwrap()[0];
-    let remote = [Remote { region: id, offset: 0, len }];
-    let run = |way| {
-        let plan = alice.prepare("bob", way, std::slice::from_ref(&other.whole), &remote).unwrap();
-        plan.post(LONG).unwrap().wait().unwrap();
-    };
-    run(Way::Read);
-    assert_eq!((other.contents)(), pattern(SERVED, 7));
-    (other.fill)(&pattern(SERVED, 3));
-    run(Way::Write);
-    (other.fill)(&[0; SERVED]);
-    run(Way::Read);
-    assert_eq!((other.contents)(), pattern(SERVED, 3));
-    let moved = alice.rails().iter().map(|(_, counts)| counts.bytes).sum::<u64>();
-    let may = std::env::var("CUDA_EMULATOR_PEERS").unwrap() == "1";
-    assert_eq!(moved, if may { 0 } else { 3 * len });
-}
-
-/// Within one process no memory is mapped, as the driver does not map what the process itself exports.
-#[test]
-fn two_devices_of_a_process_exchange() {
-    if !is_inside("two_devices_of_a_process_exchange", &[("CUDA_EMULATOR_DEVICES", "2")]) {
-        return;
-    }
-    let (alice, bob) = (agent("alice", &["shm"]), agent("bob", &["shm"]));
-    let (source, target) = (memory(&alice, "cuda:1", SERVED), memory(&bob, "cuda:0", SERVED));
-    (source.fill)(&pattern(SERVED, 1));
-    alice.load(&bob.metadata().unwrap()).unwrap();
-    let remote = [Remote { region: target.id, offset: 0, len: SERVED as u64 }];
-    let plan = alice.prepare("bob", Way::Write, std::slice::from_ref(&source.whole), &remote).unwrap();
-    plan.post(LONG).unwrap().wait().unwrap();
-    assert_eq!((target.contents)(), pattern(SERVED, 1));
 }

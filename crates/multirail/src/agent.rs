@@ -15,7 +15,7 @@ use crate::engine::{Counts, Event, Latencies, Notification, PathState, PeerId};
 #[cfg(feature = "cuda")]
 use crate::memory::cuda::DeviceMemory;
 use crate::rail::RailCounts;
-use crate::region::{Guard, Inner as RegionInner, Library, Region};
+use crate::region::{Inner as RegionInner, Library, Region};
 use crate::thread::Thread;
 use crate::wire::{Metadata, RegionInfo};
 
@@ -154,9 +154,8 @@ impl Agent {
         let driver = self.shared.lock()?;
         inner.revoke();
         self.shared.rouse(driver);
-        let uses = |guard: &Guard| guard.iter().any(|other| Arc::ptr_eq(other, inner));
         let quiet = self.shared.wait_for(timeout, |driver| {
-            let is_used = driver.core.is_used(uses) || driver.staging.is_used(inner);
+            let is_used = inner.is_in_use() || driver.staging.serves(inner);
             (!is_used).then_some(())
         })?;
         if quiet.is_none() {

@@ -5,7 +5,7 @@ mod tests;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use std::sync::{Arc, Condvar, Mutex};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use ofi::{Errno, Error, Hints, Info, Result};
 use ofi_core::export::Counted;
@@ -13,12 +13,13 @@ use ofi_core::fork::Born;
 
 use crate::agent::Agent;
 use crate::discovery::{Found, RailList};
-use crate::driver::{Driver, Shared};
+use crate::driver::{Driver, Queues, Shared};
 use crate::engine::{Config, Core, RailSpec};
 use crate::leases::Leases;
 use crate::near::Domains;
 use crate::rail::Rail;
 use crate::region::Shares;
+use crate::reopen;
 use crate::staging::Staging;
 use crate::thread::Thread;
 use crate::topology::{DramLimit, Topology};
@@ -138,7 +139,9 @@ impl Builder {
         Self { dram_limit: limit, ..self }
     }
 
-    /// Opens the agent. Without rails added, it has one on each NIC of the best provider ([`RailList`], `auto`).
+    /// Opens the agent. Without rails added, it has one on each NIC of the best provider ([`RailList`], `auto`). A
+    /// device of `auto` or of a pattern that does not open now becomes a rail when it does
+    /// ([`Config::rails_interval`]).
     ///
     /// # Errors
     /// `FI_EINVAL` for an invalid name, and for too many rails; `FI_ENODATA` for a list of rails that names no device
@@ -158,7 +161,7 @@ impl Builder {
         let (topology, sites) =
             (self.near.topology(rails.len()), rails.iter().map(|rail| (&rail.info, &rail.domain)));
         let domains = Arc::new(Domains::new(sites, topology, self.dram_limit));
-        let most_leased = self.config.most_leased;
+        let (most_leased, interval) = (self.config.most_leased, self.config.rails_interval);
         let mut core = Core::new(&self.name, specs, self.config, Box::new(random));
         let since = std::time::UNIX_EPOCH.elapsed().unwrap_or_default();
         core.born_at(since.as_secs() as u32);
@@ -167,15 +170,24 @@ impl Builder {
         let shares = Shares { exports: self.map_devices, memory: self.shared_memory };
         let staging = Staging::new(Arc::clone(&domains), Arc::clone(&regions), Arc::clone(&windows), shares);
         let leases = Leases::new(Arc::clone(&regions), windows, most_leased);
+        let queues = Arc::<Queues>::default();
+        let mut driver =
+            Driver { core, rails, staging, waiters: Waiters::default(), leases, queues: Arc::clone(&queues) };
+        driver.list_queues(Duration::ZERO);
+        let lists = self.rails.into_iter().filter_map(|wanted| match wanted {
+            Wanted::List(list) if list.may_grow() => Some(list),
+            Wanted::List(_) | Wanted::Hints(_) | Wanted::Info(_) => None,
+        });
+        let lists: Vec<RailList> = lists.collect();
         let shared = Arc::new(Shared {
             name: self.name.into(),
             born: Born::here(),
             began: Instant::now(),
             domains,
             news: Condvar::new(),
-            queues: rails.iter().map(Rail::queue).collect(),
+            queues: Arc::clone(&queues),
             has_thread: self.progress_thread,
-            state: Mutex::new(Driver { core, rails, staging, waiters: Waiters::default(), leases }),
+            state: Mutex::new(driver),
             regions,
             shares,
             next_region: AtomicU64::new(1),
@@ -184,7 +196,9 @@ impl Builder {
         });
         let counted: Arc<dyn Counted> = Arc::<Shared>::clone(&shared);
         ofi_core::export::opened(&counted);
-        let thread = if self.progress_thread { Thread::spawn(&shared)? } else { Thread::none() };
+        let finder = reopen::Finder::spawn(&shared, lists, interval, self.shared_memory)?;
+        let thread =
+            if self.progress_thread { Thread::spawn(&shared, finder)? } else { Thread::none(finder) };
         Ok(Agent { shared, thread: Arc::new(thread) })
     }
 }

@@ -11,7 +11,7 @@ use ofi_core::fork::Born;
 
 use crate::engine::{Access, Core, Notification, OpId, Piece, Plan, Refused, Sink};
 use crate::leases::Leases;
-use crate::near::Domains;
+use crate::near::{Domains, RailSet, bit};
 use crate::rail::{Rail, Shutting};
 use crate::region::{Guard, Inner as RegionInner, Shares};
 use crate::staging::Staging;
@@ -32,8 +32,7 @@ pub(crate) struct Shared {
     pub(crate) state: Mutex<Driver>,
     /// Wakes threads that wait while another thread sleeps on the rails' descriptors.
     pub(crate) news: Condvar,
-    /// The rails' queues. Their descriptors stay open while a thread sleeps on them.
-    pub(crate) queues: Box<[Arc<dyn CompletionQueue>]>,
+    pub(crate) queues: Arc<Queues>,
     pub(crate) has_thread: bool,
     pub(crate) regions: Arc<Mutex<BTreeMap<u64, Weak<RegionInner>>>>,
     pub(crate) shares: Shares,
@@ -58,6 +57,16 @@ impl Shared {
     }
 }
 
+/// The queues of the rails that are polled. A thread that sleeps on their descriptors keeps them.
+#[derive(Default)]
+pub(crate) struct Queues(Mutex<Arc<[Arc<dyn CompletionQueue>]>>);
+
+impl Queues {
+    pub(crate) fn all(&self) -> Arc<[Arc<dyn CompletionQueue>]> {
+        Arc::clone(&self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
 /// State that the lock protects.
 pub(crate) struct Driver {
     // Fields drop in order: rails first, since closing them ends their use of the memory that the plans of `core` keep.
@@ -66,6 +75,7 @@ pub(crate) struct Driver {
     pub(crate) staging: Staging,
     pub(crate) waiters: Waiters,
     pub(crate) leases: Leases,
+    pub(crate) queues: Arc<Queues>,
 }
 
 impl Driver {
@@ -73,23 +83,78 @@ impl Driver {
     pub(crate) fn progress(&mut self, now: Duration) -> Result<bool> {
         let mut was_busy = false;
         let Self { rails, core, .. } = self;
-        for rail in rails.iter_mut() {
+        let (mut failed, mut has_recovered) = (0, false);
+        for (number, rail) in rails.iter_mut().enumerate() {
+            if rail.rests(now) {
+                continue;
+            }
+            let had_failed = rail.failure().is_some();
             for _ in 0..READS {
-                let polled = rail.poll(core, now)?;
-                was_busy |= polled.had_news;
-                if !polled.may_have_more {
-                    break;
+                match rail.poll(core, now) {
+                    Ok(polled) => {
+                        was_busy |= polled.had_news;
+                        if !polled.may_have_more {
+                            break;
+                        }
+                    }
+                    Err(error) => {
+                        rail.fail(error, now);
+                        failed |= bit(number);
+                        break;
+                    }
                 }
             }
+            has_recovered |= had_failed && rail.failure().is_none();
         }
+        if has_recovered {
+            self.list_queues(now); // a thread may sleep on its descriptor again
+        }
+        let failed = if failed != 0 { self.leave_failed(failed, now) } else { Ok(()) };
         self.core.tick(now);
         was_busy |= self.staging.advance(&mut self.core, now);
-        Ok(self.pump(now) || was_busy)
+        let was_busy = self.pump(now) || was_busy;
+        failed.map(|()| was_busy)
+    }
+
+    /// Leaves out the rails whose queues could not be read now, until they are tried again.
+    ///
+    /// # Errors
+    /// That of one of them, if no other rail is left.
+    #[cold]
+    fn leave_failed(&mut self, failed: RailSet, now: Duration) -> Result<()> {
+        let mut last = Errno::EIO;
+        for (number, rail) in self.rails.iter().enumerate().filter(|(number, _)| failed & bit(*number) != 0) {
+            if let Some((errno, until)) = rail.failure() {
+                self.core.rail_failed(number, errno, until, now);
+                last = errno;
+            }
+        }
+        self.list_queues(now);
+        match self.rails.iter().all(|rail| rail.rests(now)) {
+            true => Err(Error::with(last, "no rail's queue can be read")),
+            false => Ok(()),
+        }
+    }
+
+    /// Lists the queues of the rails that are polled.
+    pub(crate) fn list_queues(&mut self, now: Duration) {
+        let queues = self.rails.iter().filter(|rail| !rail.rests(now)).map(Rail::queue).collect();
+        *self.queues.0.lock().unwrap_or_else(PoisonError::into_inner) = queues;
+    }
+
+    /// Uses a rail that was opened now. Returns its number; `None` if the agent has as many as it may have.
+    pub(crate) fn add_rail(&mut self, rail: Rail, domains: &Domains, now: Duration) -> Option<usize> {
+        let number = self.core.add_rail(rail.spec.clone())?;
+        domains.add(&rail.info, &rail.domain);
+        self.rails.push(rail);
+        self.list_queues(now);
+        Some(number)
     }
 
     /// The time by which [`Driver::progress`] must be called next.
     pub(crate) fn next_timeout(&self) -> Option<Duration> {
-        self.core.next_timeout().into_iter().chain(self.staging.next_timeout()).min()
+        let resting = self.rails.iter().filter_map(Rail::failure).map(|(_, until)| until).min();
+        self.core.next_timeout().into_iter().chain(self.staging.next_timeout()).chain(resting).min()
     }
 
     /// Whether work waits for a change that no descriptor reports: room on a rail, the end of a copy.
@@ -169,6 +234,10 @@ impl Sink<Guard> for Rails<'_> {
 
     fn widen(&mut self, region: u64) -> Vec<RegionKey> {
         self.1.widen(region)
+    }
+
+    fn renew(&mut self, region: u64) -> Vec<RegionKey> {
+        self.1.renew(region)
     }
 
     fn sever(&mut self, rail: usize, addr: u64) -> Result<(), Errno> {

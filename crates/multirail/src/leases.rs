@@ -10,6 +10,7 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::{Arc, PoisonError, Weak};
 
 use ofi::Result;
+use ofi_core::budget::Budget;
 
 use crate::rail::Shutting;
 use crate::region::Inner as Region;
@@ -17,10 +18,11 @@ use crate::staging::Regions;
 use crate::wire::RegionKey;
 use crate::wire::message::LeasedKey;
 
-/// Maximum leased regions of all sessions together. A region counts once for each session that leases it.
+/// Leased regions of all sessions together. A region counts once for each session that leases it. A session has at most
+/// a fifteenth of what it leaves free: 4,096 alone.
+type LeaseBudget = Budget<1, 15>;
+/// Maximum leased regions.
 const MAX_LEASES: usize = 1 << 16;
-/// Maximum leased regions of one session.
-const MAX_LEASES_PER_SESSION: usize = 1 << 12;
 
 /// The agent's leases. The agent's lock protects them.
 pub(crate) struct Leases {
@@ -31,8 +33,8 @@ pub(crate) struct Leases {
     sessions: HashMap<u64, BTreeSet<u64>>,
     /// Leases of ended sessions that could not be closed: session and region, those that were tried least first.
     unclosed: VecDeque<(u64, u64)>,
-    /// The number of leases, including those that could not be closed when their session ended.
-    count: usize,
+    /// What is used includes leases that could not be closed when their session ended.
+    budget: LeaseBudget,
     /// Maximum bytes that devices pin a second time for one session
     /// ([`Config::most_leased`](crate::Config::most_leased)).
     most_pinned: u64,
@@ -40,7 +42,8 @@ pub(crate) struct Leases {
 
 impl Leases {
     pub(crate) fn new(regions: Regions, windows: Regions, most_pinned: u64) -> Self {
-        Self { regions, windows, sessions: HashMap::new(), unclosed: VecDeque::new(), count: 0, most_pinned }
+        let (unclosed, budget) = (VecDeque::new(), LeaseBudget::new(MAX_LEASES));
+        Self { regions, windows, sessions: HashMap::new(), unclosed, budget, most_pinned }
     }
 
     fn region(&self, id: u64) -> Option<Arc<Region>> {
@@ -54,19 +57,25 @@ impl Leases {
         leased.filter_map(|&id| self.region(id)).map(|region| region.leased(tag, is_pinned)).sum()
     }
 
+    /// Whether the region counts as leased by the session with this tag, within the budget.
+    fn counts(&mut self, tag: u64, id: u64) -> bool {
+        let leased = self.sessions.get(&tag);
+        if leased.is_some_and(|leased| leased.contains(&id)) {
+            return true;
+        }
+        let has_place = self.budget.has_place(leased.map_or(0, BTreeSet::len));
+        if has_place {
+            self.sessions.entry(tag).or_default().insert(id);
+            self.budget.take(1);
+        }
+        has_place
+    }
+
     /// Keys of a region for the session with this tag, on rails that fence late writes in these ways. Rails that cannot
     /// register the region are omitted.
     pub(crate) fn lease(&mut self, tag: u64, id: u64, rails: &[Shutting]) -> Vec<RegionKey> {
         let Some(region) = self.region(id) else { return Vec::new() };
-        let leased = self.sessions.get(&tag);
-        let is_full =
-            self.count >= MAX_LEASES || leased.is_some_and(|leased| leased.len() >= MAX_LEASES_PER_SESSION);
-        let mut is_counted = leased.is_some_and(|leased| leased.contains(&id));
-        if !is_counted && !is_full {
-            self.sessions.entry(tag).or_default().insert(id);
-            self.count += 1;
-            is_counted = true;
-        }
+        let is_counted = self.counts(tag, id);
         let mut pinned = if rails.contains(&Shutting::Pinned) { self.pinned(tag, rails) } else { 0 };
         let own = Some(tag).filter(|_| is_counted);
         let key = |(rail, shutting): (usize, &Shutting)| {
@@ -96,6 +105,11 @@ impl Leases {
     /// Keys of a region on all rails, for a peer that has no path to those near it.
     pub(crate) fn widen(&self, id: u64) -> Vec<RegionKey> {
         self.region(id).map_or_else(Vec::new, |region| region.widen())
+    }
+
+    /// Keys of a region on the rails near it, with those that were opened since a peer has got its keys.
+    pub(crate) fn renew(&self, id: u64) -> Vec<RegionKey> {
+        self.region(id).map_or_else(Vec::new, |region| region.renew())
     }
 
     /// Closes keys of the session with this tag, including shared ones. Returns whether all are closed. The keys of a
@@ -135,7 +149,7 @@ impl Leases {
                 // The others might take a second each, too. They come first the next time.
                 return self.unclosed.push_front((tag, id));
             }
-            self.count -= 1;
+            self.budget.give_back(1);
         }
     }
 
@@ -157,13 +171,28 @@ impl Leases {
 mod tests {
     use super::*;
 
+    /// Sixteen sessions could take all.
+    #[test]
+    fn a_session_leaves_leases_to_others() {
+        let mut leases = Leases::new(Regions::default(), Regions::default(), 0);
+        let taken: Vec<usize> =
+            (1..=50).map(|tag| (0..).take_while(|&id| leases.counts(tag, id)).count()).collect();
+        assert_eq!(taken[0], 4096);
+        assert!(taken.iter().all(|&count| count > 100), "{taken:?}");
+        assert!(leases.counts(1, 0) && !leases.counts(1, 4096), "what is leased stays so");
+        for tag in 1..=50 {
+            leases.end_with(tag, |_, _| true);
+        }
+        assert_eq!((leases.budget.used(), leases.counts(51, 7)), (0, true));
+    }
+
     /// A key that does not close keeps no other one counted.
     #[test]
     fn the_leases_of_a_session_end_although_one_stays_open() {
         let mut leases = Leases::new(Regions::default(), Regions::default(), 0);
         for tag in 1..=2 {
             leases.sessions.insert(tag, (0..100).collect());
-            leases.count += 100;
+            leases.budget.take(100);
         }
         let mut tried = Vec::new();
         let mut end = |leases: &mut Leases, tag, stuck: Option<u64>| {
@@ -171,7 +200,7 @@ mod tests {
                 tried.push((tag, id));
                 Some(id) != stuck
             });
-            (leases.count, leases.unclosed.len())
+            (leases.budget.used(), leases.unclosed.len())
         };
         // One attempt that fails ends the call: it may have taken a second.
         assert_eq!(end(&mut leases, 1, Some(50)), (151, 51));

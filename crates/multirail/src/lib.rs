@@ -32,6 +32,7 @@ mod prepare;
 mod rail;
 mod range;
 mod region;
+mod reopen;
 mod staging;
 mod thread;
 pub mod topology;

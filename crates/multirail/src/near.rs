@@ -12,7 +12,7 @@ mod pages;
 #[cfg(test)]
 mod tests;
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use ofi::Info;
 use ofi::raw::Domain;
@@ -24,7 +24,8 @@ pub(crate) type RailSet = u64;
 
 /// The rails that regions register with.
 pub(crate) struct Domains {
-    sites: Box<[RailSite]>,
+    /// By number. Rails that are opened later are added behind the others.
+    sites: Box<[OnceLock<RailSite>]>,
     topology: Option<Topology>,
     limit: DramLimit,
 }
@@ -42,25 +43,36 @@ impl Domains {
         topology: Option<Topology>,
         limit: DramLimit,
     ) -> Self {
-        let site = |(info, domain): (&Info, &Arc<dyn Domain>)| RailSite {
-            domain: Arc::clone(domain),
-            nic: topology.as_ref().and_then(|topology| topology.nic_of(info)),
-        };
-        Self { sites: rails.into_iter().map(site).collect(), topology, limit }
+        let sites = (0..RailSet::BITS).map(|_| OnceLock::new()).collect();
+        let domains = Self { sites, topology, limit };
+        rails.into_iter().for_each(|(info, domain)| domains.add(info, domain));
+        domains
+    }
+
+    /// Adds a rail with the next number. The caller adds one at a time.
+    pub(crate) fn add(&self, info: &Info, domain: &Arc<dyn Domain>) {
+        let nic = self.topology.as_ref().and_then(|topology| topology.nic_of(info));
+        if let Some(site) = self.sites.get(self.count()) {
+            let _ = site.set(RailSite { domain: Arc::clone(domain), nic });
+        }
+    }
+
+    fn sites(&self) -> impl Iterator<Item = &RailSite> {
+        self.sites.iter().map_while(OnceLock::get)
     }
 
     /// The number of rails.
     pub(crate) fn count(&self) -> usize {
-        self.sites.len()
+        self.sites().count()
     }
 
     pub(crate) fn get(&self, rail: usize) -> Option<&Arc<dyn Domain>> {
-        self.sites.get(rail).map(|site| &site.domain)
+        self.sites.get(rail)?.get().map(|site| &site.domain)
     }
 
     /// The rail with this domain.
     pub(crate) fn rail_of(&self, domain: &Arc<dyn Domain>) -> Option<usize> {
-        self.sites.iter().position(|site| Arc::ptr_eq(&site.domain, domain))
+        self.sites().position(|site| Arc::ptr_eq(&site.domain, domain))
     }
 
     /// Whether it matters where memory is.
@@ -84,12 +96,12 @@ impl Domains {
         let (Some(topology), Some(place)) = (self.topology.as_ref().filter(|_| self.chooses()), place) else {
             return all;
         };
-        let nics: Vec<usize> = self.sites.iter().filter_map(|site| site.nic).collect();
+        let nics: Vec<usize> = self.sites().filter_map(|site| site.nic).collect();
         // No turn among equals: rails are paired by their order, so both ends should choose the same ones.
         let mut chosen = topology.near(&nics, place, self.limit, 0).nics;
         let rails = |chosen: &[usize]| {
             let is_near = |site: &RailSite| site.nic.is_none_or(|nic| chosen.contains(&nic));
-            let near = self.sites.iter().enumerate().filter(|(_, site)| is_near(site));
+            let near = self.sites().enumerate().filter(|(_, site)| is_near(site));
             near.fold(0, |set, (rail, _)| set | bit(rail))
         };
         let of_nics = |chosen: &[usize]| nics.iter().filter(|nic| chosen.contains(nic)).count();

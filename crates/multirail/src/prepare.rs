@@ -7,7 +7,7 @@ use std::time::Duration;
 use ofi::{Errno, Error, Result};
 
 use crate::agent::Agent;
-use crate::engine::{PeerId, Piece, Plan, Way};
+use crate::engine::{PeerId, Piece, Plan, PlanUses, Way};
 use crate::region::{Guard, Local};
 use crate::staging;
 use crate::transfer::{Posted, Prepared, Remote, Transfer};
@@ -45,6 +45,7 @@ impl Agent {
             incarnation,
             total: 0,
             guard: Guard::new(),
+            uses: PlanUses::default(),
         };
         plan.pieces.reserve(local.len());
         for (nth, (local, remote)) in local.iter().zip(remote).enumerate() {
@@ -52,7 +53,7 @@ impl Agent {
             if region as usize == plan.guard.len() {
                 plan.guard.push(Arc::clone(&local.region));
                 if local.region.has_near() {
-                    plan.near.push(local.region.near());
+                    plan.near.push(local.region.near_for_plan());
                 }
             }
             let remote_region = theirs.of(remote.region, plan.regions.len() as u32);
@@ -83,10 +84,10 @@ impl Agent {
         }
         let is_staged = plan.guard.iter().any(|region| region.device().is_some())
             || plan.regions.iter().any(|region| region.is_staged);
-        let plan = if is_staged {
-            Posted::Staged(Arc::new(staged(plan, peer_id)))
-        } else {
-            Posted::Moved(Arc::new(plan))
+        plan.guard.iter().for_each(|region| region.is_planned(&plan.uses));
+        let plan = match is_staged {
+            true => Posted::Staged(Arc::new(staged(plan, peer_id))),
+            false => Posted::Moved(Arc::new(plan)),
         };
         Ok(Prepared::new(plan, peer_id, self.clone()))
     }
@@ -124,7 +125,7 @@ impl Numbers {
 
 /// Converts a plan whose bytes an end must copy.
 fn staged(plan: Plan<Guard>, peer: PeerId) -> staging::Plan {
-    let Plan { way, pieces, regions, incarnation, total, guard, .. } = plan;
+    let Plan { way, pieces, regions, incarnation, total, guard, uses, .. } = plan;
     let piece = |piece: Piece| staging::Piece {
         local: Arc::clone(&guard[piece.region as usize]),
         at: piece.local,
@@ -133,7 +134,7 @@ fn staged(plan: Plan<Guard>, peer: PeerId) -> staging::Plan {
         len: piece.len,
     };
     let pieces = pieces.into_iter().map(piece).collect();
-    staging::Plan { way, peer, incarnation, pieces, total }
+    staging::Plan { way, peer, incarnation, pieces, total, uses }
 }
 
 fn unknown_region(peer: &str, region: u64, nth: usize) -> Error {

@@ -24,6 +24,9 @@ const RECEIVES: usize = 64;
 /// Entries of one queue read.
 const BATCH: usize = 32;
 
+/// Initial and maximum time for which a rail is left alone whose queue cannot be read.
+const REST: (Time, Time) = (Time::from_millis(500), Time::from_secs(30));
+
 /// Counters of a rail.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RailCounts {
@@ -73,7 +76,7 @@ pub(crate) struct Rail {
     pub(crate) info: Info,
     needs_desc: bool,
     endpoint: Option<Arc<dyn Endpoint>>,
-    cq: Arc<dyn CompletionQueue>,
+    pub(crate) cq: Arc<dyn CompletionQueue>,
     av: Arc<dyn ofi::raw::AddressVector>,
     pub(crate) domain: Arc<dyn Domain>,
     _fabric: Arc<dyn Fabric>,
@@ -83,6 +86,8 @@ pub(crate) struct Rail {
     entries: Box<[CqTaggedEntry; BATCH]>,
     /// Messages in flight, with their operations: the context is the slot here.
     sends: Slots<(OpId, RawBuffer)>,
+    /// The queue could not be read: the error, the time until which it is left alone, and for how long.
+    failed: Option<(Errno, Time, Time)>,
 }
 
 /// The infos that can be rails, of those that getinfo returns for `hints`.
@@ -163,6 +168,7 @@ impl Rail {
             unposted: (0..RECEIVES).collect(),
             entries: Box::new([CqTaggedEntry::EMPTY; BATCH]),
             sends: Slots::default(),
+            failed: None,
         };
         rail.post_receives()?;
         Ok(rail)
@@ -170,6 +176,34 @@ impl Rail {
 
     fn endpoint(&self) -> Result<&Arc<dyn Endpoint>> {
         self.endpoint.as_ref().ok_or_else(|| Error::new(Errno::EOPBADSTATE))
+    }
+
+    /// Whether the rail is left alone, since its queue could not be read.
+    #[inline]
+    pub(crate) fn rests(&self, now: Time) -> bool {
+        self.failed.is_some_and(|(_, until, _)| now < until)
+    }
+
+    /// Why the queue could not be read when it was last tried, and when it is tried again.
+    pub(crate) fn failure(&self) -> Option<(Errno, Time)> {
+        self.failed.map(|(errno, until, _)| (errno, until))
+    }
+
+    /// The queue cannot be read: the rail is left alone for some time, which doubles.
+    #[cold]
+    pub(crate) fn fail(&mut self, error: Error, now: Time) {
+        let rest = self.failed.map_or(REST.0, |(_, _, rest)| (2 * rest).min(REST.1));
+        self.failed = Some((error.errno(), now + rest, rest));
+        self.counts.failed += 1;
+        let (provider, domain) = (&self.spec.info.provider, &self.info.domain_attr.name);
+        tracing::warn!(target: "multirail", provider, domain, %error, ?rest, "the queue of a rail cannot be read");
+    }
+
+    #[cold]
+    fn recovered(&mut self) {
+        self.failed = None;
+        let (provider, domain) = (&self.spec.info.provider, &self.info.domain_attr.name);
+        tracing::info!(target: "multirail", provider, domain, "the queue of a rail can be read again");
     }
 
     /// Whether receives could not be posted yet.
@@ -350,6 +384,9 @@ impl Rail {
         /// A message or a write of a peer is mostly followed by others, so the queue is read once more.
         const PEERS: CompletionFlags = CompletionFlags::REMOTE_WRITE.union(CompletionFlags::RECV);
         let read = self.cq.read(&mut CqBuffer::new(&mut self.entries[..]));
+        if self.failed.is_some() && read.as_ref().err().is_none_or(|error| error.is_again()) {
+            self.recovered();
+        }
         match read {
             Ok(count) => {
                 let (mut at, mut is_met) = (0, false);

@@ -18,6 +18,7 @@ use ofi::{Buffer, BufferMut, Errno, Error, RawBuffer, Result};
 use ofi_core::copy;
 use ofi_core::fork::Born;
 
+use crate::engine::{PlanUses, RegionPlans};
 #[cfg(feature = "cuda")]
 use crate::memory::cuda::DeviceMemory;
 use crate::memory::{self, Device, Kind, Pinned};
@@ -25,7 +26,7 @@ use crate::near::{Domains, RailSet, bit};
 #[cfg(test)]
 use crate::topology::DramLimit;
 use crate::topology::Place;
-use crate::wire::{RegionInfo, RegionKey};
+use crate::wire::{MAX_RAILS, RegionInfo, RegionKey};
 
 /// Rails' access to a region: everything.
 const ACCESS: MrAccess =
@@ -79,9 +80,11 @@ pub(crate) struct Inner {
     raw: Option<RawBuffer>,
     free: unsafe fn(RawBuffer),
     rails: Box<[Registration]>,
+    /// Those of rails that were opened after the region.
+    later: OnceLock<Box<[Registration]>>,
     domains: Arc<Domains>,
-    /// The rails near the memory, once that was asked.
-    near: OnceLock<RailSet>,
+    /// The rails near the memory, once that was asked, and [`MAX_RAILS`] bits higher the number of rails at that time.
+    near: AtomicU64,
     /// Rails on which peers have been given keys.
     keyed: AtomicU64,
     /// Serialises accesses of this process. It does not affect rails and peers.
@@ -95,6 +98,8 @@ pub(crate) struct Inner {
     revoked: AtomicBool,
     /// Registrations whose keys can be closed without the region's own.
     leases: Mutex<Vec<Lease>>,
+    /// The plans that name it.
+    plans: Mutex<RegionPlans>,
     /// The process whose memory it is.
     born: Born,
 }
@@ -165,14 +170,16 @@ impl Inner {
             raw: None,
             free: |_| {},
             rails,
+            later: OnceLock::new(),
             domains: Arc::clone(domains),
-            near: OnceLock::new(),
+            near: AtomicU64::new(0),
             keyed: AtomicU64::new(0),
             local: RwLock::new(()),
             device: None,
             owner: None,
             revoked: AtomicBool::new(false),
             leases: Mutex::default(),
+            plans: Mutex::default(),
             born: Born::here(),
         }
     }
@@ -233,7 +240,7 @@ impl Inner {
 
     /// The registration on a rail, which the first call creates.
     pub(crate) fn on(&self, rail: usize) -> Result<&Arc<dyn MemoryRegion>> {
-        let slot = self.rails.get(rail).ok_or_else(|| Error::new(Errno::EDOMAIN))?;
+        let slot = self.slot(rail).ok_or_else(|| Error::new(Errno::EDOMAIN))?;
         let made = slot.get_or_init(|| self.register(rail));
         fence(Ordering::SeqCst);
         if self.is_revoked() {
@@ -245,9 +252,34 @@ impl Inner {
         })
     }
 
-    /// The rails near the memory, as the first call finds them.
+    #[inline]
+    fn slot(&self, rail: usize) -> Option<&Registration> {
+        match self.rails.get(rail) {
+            None => self.later_slot(rail),
+            slot => slot,
+        }
+    }
+
+    #[cold]
+    fn later_slot(&self, rail: usize) -> Option<&Registration> {
+        let first = self.rails.len();
+        let later = || (first..MAX_RAILS).map(|_| OnceLock::new()).collect();
+        self.later.get_or_init(later).get(rail.checked_sub(first)?)
+    }
+
+    /// The rails near the memory, as the first call since a rail was opened finds them.
     pub(crate) fn near(&self) -> RailSet {
-        *self.near.get_or_init(|| self.domains.near(self.place()))
+        let (mut near, count) = (self.near.load(Ordering::Relaxed), self.domains.count() as u64);
+        if near >> MAX_RAILS != count {
+            near = self.domains.near(self.place()) | count << MAX_RAILS;
+            self.near.store(near, Ordering::Relaxed);
+        }
+        near & !(RailSet::MAX << MAX_RAILS)
+    }
+
+    /// The rails near the memory for a plan: with all that are opened while the plan exists.
+    pub(crate) fn near_for_plan(&self) -> RailSet {
+        self.near() | RailSet::MAX << self.domains.count()
     }
 
     /// Whether some rails are nearer than others.
@@ -302,6 +334,34 @@ impl Inner {
             return Vec::new(); // no peer has metadata of it, or it is a device's that the processor copies
         }
         self.keys(RailSet::MAX).0
+    }
+
+    /// Keys on the rails near the memory, with those that were opened since a peer has got its keys.
+    pub(crate) fn renew(&self) -> Vec<RegionKey> {
+        if self.keyed.load(Ordering::Relaxed) == 0 {
+            return Vec::new(); // as in `widen`
+        }
+        self.keys(self.near()).0
+    }
+
+    fn plans(&self) -> MutexGuard<'_, RegionPlans> {
+        self.plans.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A plan names the region.
+    pub(crate) fn is_planned(&self, plan: &PlanUses) {
+        self.plans().add(plan);
+    }
+
+    /// Whether a transfer that is not quiet uses the region.
+    pub(crate) fn is_in_use(&self) -> bool {
+        self.plans().is_used()
+    }
+
+    /// The number of plans that were looked at so far.
+    #[cfg(test)]
+    pub(crate) fn looks_at_plans(&self) -> usize {
+        self.plans().looks.get()
     }
 
     fn register(&self, rail: usize) -> Result<Arc<dyn MemoryRegion>> {
@@ -380,7 +440,7 @@ impl Inner {
     /// The description of a device's region. Peers on other hosts use the keys of rails whose NIC has registered it.
     /// Peers on this host, which recognise the host in the export, do not: shared memory does not reach a device.
     fn device_info(&self, device: &Arc<dyn Device>, shares: Shares) -> RegionInfo {
-        let export = if shares.exports { Some(device.export(self.address())) } else { None };
+        let export = if shares.exports { Some(device.export(self.address(), self.len as u64)) } else { None };
         let export = export.transpose().inspect_err(|error| {
             tracing::debug!(target: "multirail", %error, "a region cannot be exported to other processes");
         });
@@ -408,7 +468,9 @@ impl Inner {
     pub(crate) fn close(&self) -> Result<()> {
         self.born.check()?;
         self.leases().iter().try_for_each(|lease| lease.made.close())?;
-        self.rails.iter().filter_map(|rail| rail.get()?.as_ref().ok()).try_for_each(|mr| mr.close())
+        let later = self.later.get().map_or(&[][..], |later| later);
+        let rails = self.rails.iter().chain(later);
+        rails.filter_map(|rail| rail.get()?.as_ref().ok()).try_for_each(|mr| mr.close())
     }
 }
 

@@ -6,15 +6,16 @@
 //! wakes the leader; the leader then leaves the rails to that thread as long as it polls.
 //!
 //! No wait depends on a wake-up alone: no sleep is longer than [`SLEEP`] or, for followers, [`FOLLOW`].
-#![allow(unsafe_code)] // borrows descriptors of queues that `Shared` keeps
+#![allow(unsafe_code)] // borrows descriptors of queues that the thread keeps
 
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::Ordering;
-use std::sync::{MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::time::Duration;
 
 use ofi::Result;
+use ofi::raw::CompletionQueue;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::driver::{Driver, Shared};
@@ -60,7 +61,9 @@ impl Shared {
         let waiters = &mut driver.waiters;
         if waiters.led_until.is_some() && !std::mem::replace(&mut waiters.is_disarmed, true) {
             // A queue with a descriptor can be signalled, and no sleep is longer than `SLEEP`.
-            let _ = self.queues[0].signal();
+            if let Some(queue) = self.queues.all().first() {
+                let _ = queue.signal();
+            }
         }
     }
 
@@ -143,17 +146,18 @@ impl Shared {
         }
         let until = [Some(deadline), driver.next_timeout(), Some(now.saturating_add(SLEEP))];
         let until = until.into_iter().flatten().min().unwrap_or(now);
-        if driver.is_stalled() || self.queues.iter().any(|queue| queue.wait_fd().is_none()) {
+        let queues = self.queues.all();
+        if driver.is_stalled() || queues.iter().any(|queue| queue.wait_fd().is_none()) {
             drop(driver);
             std::thread::sleep(NAP.min(until.saturating_sub(now)));
             return Ok(None);
         }
-        if self.queues.iter().any(|queue| queue.trywait().is_err()) {
+        if queues.iter().any(|queue| queue.trywait().is_err()) {
             return Ok(None); // there is an event already
         }
         (driver.waiters.led_until, driver.waiters.is_disarmed) = (Some(until), false);
         drop(driver);
-        self.sleep_on_descriptors(until.saturating_sub(now));
+        sleep_on_descriptors(&queues, until.saturating_sub(now));
         loop {
             let mut driver = self.lock()?;
             if !std::mem::take(&mut driver.waiters.is_disarmed) || self.now() >= until {
@@ -172,19 +176,19 @@ impl Shared {
             std::thread::sleep(LEAVE.min(until.saturating_sub(self.now())));
         }
     }
+}
 
-    fn sleep_on_descriptors(&self, time: Duration) {
-        let mut fds: Vec<PollFd<'_>> = self
-            .queues
-            .iter()
-            .filter_map(|queue| queue.wait_fd())
-            .map(|fd| {
-                // SAFETY: the descriptor belongs to the queue as long as it lives, and `self` keeps the queue.
-                PollFd::from_borrowed_fd(unsafe { BorrowedFd::borrow_raw(fd) }, PollFlags::IN)
-            })
-            .collect();
-        let time = Timespec { tv_sec: time.as_secs().cast_signed(), tv_nsec: i64::from(time.subsec_nanos()) };
-        // A signal ends the sleep early, which is harmless.
-        let _ = poll(&mut fds, Some(&time));
-    }
+/// Sleeps until a queue has an event, or for this time.
+fn sleep_on_descriptors(queues: &[Arc<dyn CompletionQueue>], time: Duration) {
+    let mut fds: Vec<PollFd<'_>> = queues
+        .iter()
+        .filter_map(|queue| queue.wait_fd())
+        .map(|fd| {
+            // SAFETY: the descriptor belongs to the queue as long as it lives, and the caller keeps the queue.
+            PollFd::from_borrowed_fd(unsafe { BorrowedFd::borrow_raw(fd) }, PollFlags::IN)
+        })
+        .collect();
+    let time = Timespec { tv_sec: time.as_secs().cast_signed(), tv_nsec: i64::from(time.subsec_nanos()) };
+    // A signal ends the sleep early, which is harmless.
+    let _ = poll(&mut fds, Some(&time));
 }

@@ -7,6 +7,7 @@ mod foreign;
 mod pace;
 mod peer;
 mod post;
+mod silence;
 mod submit;
 
 use std::collections::VecDeque;
@@ -454,7 +455,9 @@ impl Polled for Initiator {
 
     fn rest(&self) -> WaitFor {
         let rest = |peer: &TargetPeer| match peer.state {
-            PeerState::Connected => peer.rest,
+            PeerState::Connected => {
+                peer.heard.due().map_or(peer.rest, |due| peer.rest.or(WaitFor::Until(due)))
+            }
             _ if peer.is_replaced() => WaitFor::Announced,
             _ => WaitFor::Until(peer.greet),
         };

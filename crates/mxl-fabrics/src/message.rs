@@ -17,6 +17,10 @@ pub const VERSION: u16 = 4;
 /// The number of commits by which an initiator may be ahead of its target's publications. The lowest eight bits of its
 /// number identify a commit.
 pub const WINDOW: u64 = 64;
+/// Interval at which a target repeats its last report to an initiator that commits nothing. The transport reports the
+/// death of a process only to peers that have an operation under way to it; an initiator counts a target as dead that
+/// stops repeating.
+pub const KEEPALIVE: std::time::Duration = std::time::Duration::from_secs(5);
 /// Maximum length of an endpoint's address, in bytes.
 pub const MAX_ADDRESS_LEN: usize = 256;
 

@@ -1,5 +1,7 @@
 //! Which rails an agent opens, and which it uses.
 
+use std::time::Duration;
+
 use super::*;
 use crate::fake_sys::FakeSys;
 
@@ -60,4 +62,171 @@ fn of_the_rails_that_were_found_those_that_open_are_used() {
     let error = count(&[vec![gone.clone()], vec![gone.clone()]]).unwrap_err();
     assert_eq!(error.errno(), builder.of_info(gone).err().unwrap().errno());
     assert_eq!(count(&[]).unwrap_err().errno(), Errno::ENODATA);
+}
+
+/// A queue that cannot be read while it is broken.
+struct Breaking {
+    inner: Arc<dyn ofi::raw::CompletionQueue>,
+    is_broken: Arc<AtomicBool>,
+}
+
+impl ofi::raw::CompletionQueue for Breaking {
+    fn read(&self, buffer: &mut ofi::raw::CqBuffer<'_>) -> Result<usize> {
+        match self.is_broken.load(std::sync::atomic::Ordering::Relaxed) {
+            true => Err(Error::new(Errno::EOVERRUN)),
+            false => self.inner.read(buffer),
+        }
+    }
+    fn read_wait(&self, buffer: &mut ofi::raw::CqBuffer<'_>, timeout: Option<Duration>) -> Result<usize> {
+        self.inner.read_wait(buffer, timeout)
+    }
+    fn read_error(&self) -> Result<ofi::raw::CqErrorEntry> {
+        self.inner.read_error()
+    }
+    fn signal(&self) -> Result<()> {
+        self.inner.signal()
+    }
+    fn error_text(&self, prov_errno: i32) -> String {
+        self.inner.error_text(prov_errno)
+    }
+    fn trywait(&self) -> Result<()> {
+        self.inner.trywait()
+    }
+    fn wait_fd(&self) -> Option<std::os::fd::RawFd> {
+        self.inner.wait_fd()
+    }
+    fn mutex_cond(&self) -> Option<ofi::raw::MutexCond> {
+        self.inner.mutex_cond()
+    }
+    fn format(&self) -> ofi::raw::CqFormat {
+        self.inner.format()
+    }
+}
+
+/// An agent with `rails` rails of a provider, the last of which breaks at will.
+fn breaking(name: &str, provider: &str, rails: usize) -> (Agent, Arc<AtomicBool>) {
+    let info = crate::rail::infos(&Hints::new().provider(provider)).unwrap().remove(0);
+    let is_broken = Arc::new(AtomicBool::new(false));
+    let mut rails: Vec<Rail> = (0..rails).map(|_| Rail::of_info(&info, false).unwrap()).collect();
+    let last = rails.last_mut().unwrap();
+    last.cq = Arc::new(Breaking { inner: last.queue(), is_broken: Arc::clone(&is_broken) });
+    let builder = Agent::builder(name).progress_thread(true).near_rails(false);
+    (builder.assemble(rails).unwrap(), is_broken)
+}
+
+/// An error from the read of one queue ended `progress` for all rails, and the progress thread.
+#[test]
+fn a_queue_that_cannot_be_read_costs_its_rail_alone_and_is_tried_again() {
+    const LEN: usize = 4 << 20;
+    let limit = Duration::from_secs(30);
+    for provider in ["shm", "udp"] {
+        for way in [crate::Way::Write, crate::Way::Read] {
+            let (alice, is_broken) = breaking("alice", provider, 2);
+            let bob = breaking("bob", provider, 2).0;
+            let (ours, theirs) = (alice.register(vec![0; LEN]).unwrap(), bob.register(vec![0; LEN]).unwrap());
+            alice.load(&bob.metadata().unwrap()).unwrap();
+            let remote = [crate::Remote { region: theirs.id(), offset: 0, len: LEN as u64 }];
+            let plan = alice.prepare("bob", way, &[ours.slice(..).unwrap()], &remote).unwrap();
+            let moves = |byte: u8, count: usize| {
+                let (from, to) = if way == crate::Way::Write { (&ours, &theirs) } else { (&theirs, &ours) };
+                from.write_from(0, &vec![byte; LEN]).unwrap();
+                let posted: Vec<_> = (0..count).map(|_| plan.post(limit).unwrap()).collect();
+                posted.iter().for_each(|transfer| transfer.wait().unwrap());
+                let mut bytes = vec![0; LEN];
+                to.read_into(0, &mut bytes).unwrap();
+                assert!(bytes.iter().all(|&found| found == byte), "{provider} {way:?} {byte}");
+            };
+            let carried = || alice.rails().iter().map(|(_, counts)| counts.bytes).collect::<Vec<_>>();
+            moves(1, 4);
+            assert!(carried().iter().all(|&bytes| bytes > 0), "{:?}", carried());
+            // In the middle of transfers.
+            let posted: Vec<_> = (0..8).map(|_| plan.post(limit).unwrap()).collect();
+            is_broken.store(true, std::sync::atomic::Ordering::Relaxed);
+            let ended: Vec<_> = posted.iter().map(|transfer| transfer.wait()).collect();
+            assert!(ended.iter().all(|end| end.is_ok()), "{provider} {way:?}: {ended:?}");
+            std::thread::sleep(Duration::from_millis(20));
+            let before = carried();
+            moves(2, 4);
+            let after = carried();
+            assert!(
+                after[0] > before[0] && after[1] == before[1],
+                "{provider} {way:?}: {before:?} {after:?}"
+            );
+            assert!(alice.rails()[1].1.failed > 0);
+            assert_eq!(alice.shared.queues.all().len(), 1, "no thread sleeps on a queue that cannot be read");
+            is_broken.store(false, std::sync::atomic::Ordering::Relaxed);
+            let began = Instant::now();
+            while carried()[1] == after[1] {
+                moves(3, 4);
+                assert!(began.elapsed() < limit, "{provider} {way:?}: the rail is used again");
+            }
+            assert_eq!(alice.shared.queues.all().len(), 2, "threads sleep on its descriptor again");
+        }
+    }
+}
+
+/// With no other rail the program is told, and the agent goes on when the queue can be read again.
+#[test]
+fn the_error_of_the_only_rail_is_told_and_the_progress_thread_goes_on() {
+    let (alice, is_broken) = breaking("alice", "shm", 1);
+    let bob = breaking("bob", "shm", 1).0;
+    alice.load(&bob.metadata().unwrap()).unwrap();
+    let limit = Duration::from_secs(30);
+    let note = |bytes: &[u8]| alice.notify("bob", bytes, limit).and_then(|transfer| transfer.wait());
+    let taken = std::thread::scope(|scope| {
+        let taken = scope.spawn(|| bob.wait_notification(limit).unwrap().unwrap().bytes);
+        note(b"one").unwrap();
+        taken.join().unwrap()
+    });
+    assert_eq!(taken, b"one");
+    is_broken.store(true, std::sync::atomic::Ordering::Relaxed);
+    let began = Instant::now();
+    while alice.is_connected("bob").unwrap() {
+        assert!(began.elapsed() < limit, "the session ends");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    is_broken.store(false, std::sync::atomic::Ordering::Relaxed);
+    std::thread::scope(|scope| {
+        let taken = scope.spawn(|| bob.wait_notification(limit).unwrap().unwrap().bytes);
+        while note(b"two").is_err() {
+            assert!(began.elapsed() < limit, "the rail is used again");
+        }
+        assert_eq!(taken.join().unwrap(), b"two");
+    });
+}
+
+/// Withdrawing a region looked at every transfer of the agent, at each turn of its wait.
+#[test]
+fn withdrawing_a_region_looks_at_its_own_plans_alone() {
+    const TRANSFERS: usize = 2_000;
+    let agent = Agent::builder("self").rail(Hints::new().provider("shm")).open().unwrap();
+    let [busy, used, idle] = [(); 3].map(|()| agent.register(vec![0; 4096]).unwrap());
+    agent.load(&agent.metadata().unwrap()).unwrap();
+    let limit = Duration::from_secs(30);
+    let to = |region: &crate::Region<Vec<u8>>| {
+        let remote = [crate::Remote { region: busy.id(), offset: 0, len: 64 }];
+        agent.prepare("self", crate::Way::Write, &[region.slice(..64).unwrap()], &remote).unwrap()
+    };
+    // Nobody takes the notifications: all but the first are in flight.
+    let plans: Vec<_> = (0..TRANSFERS).map(|_| to(&busy)).collect();
+    let posted: Vec<_> = plans.iter().map(|plan| plan.post_notify(b"kept", limit).unwrap()).collect();
+    let plan = to(&idle);
+    for _ in 0..100 {
+        plan.post(limit).unwrap().wait().unwrap();
+    }
+    let in_flight = posted.iter().filter(|transfer| transfer.progress().outcome.is_none()).count();
+    assert!(in_flight > TRANSFERS / 2, "{in_flight} in flight");
+    agent.revoke(&idle, limit).unwrap();
+    assert!(idle.inner().looks_at_plans() <= 2, "{} plans", idle.inner().looks_at_plans());
+    // One that is used is not withdrawn; when its transfer has been cancelled, it is.
+    let last = to(&used).post_notify(b"kept", limit).unwrap();
+    let error = agent.revoke(&used, Duration::from_millis(50)).unwrap_err();
+    assert_eq!(error.errno(), Errno::EBUSY);
+    drop(last);
+    agent.revoke(&used, limit).unwrap();
+    // Of all those transfers, too.
+    let error = agent.revoke(&busy, Duration::ZERO).unwrap_err();
+    assert_eq!(error.errno(), Errno::EBUSY);
+    drop(posted);
+    agent.revoke(&busy, limit).unwrap();
 }

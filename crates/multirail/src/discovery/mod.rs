@@ -146,6 +146,62 @@ impl RailList {
         Ok(infos)
     }
 
+    /// Whether devices that appear later may become rails.
+    pub(crate) fn may_grow(&self) -> bool {
+        self.0.iter().any(|term| matches!(term, Term::Auto | Term::Every(_)))
+    }
+
+    /// The devices of this host that `auto` and patterns name and that have no rail yet, beside these. Of `auto` they
+    /// are those of the first provider that has a rail, and of better ones.
+    pub(crate) fn later(&self, open: &[Info]) -> Result<Vec<Info>> {
+        self.later_of(&devices_of_host()?, open)
+    }
+
+    fn later_of(&self, devices: &[Device], open: &[Info]) -> Result<Vec<Info>> {
+        let device_of = |info: &Info| {
+            let is_its = |device: &&Device| {
+                provider(device) == info.fabric_attr.prov_name
+                    && device.names_of_nic().any(|name| *name == *info.domain_attr.name)
+            };
+            devices.iter().find(is_its)
+        };
+        let mut taken: Vec<&Device> = open.iter().filter_map(device_of).collect();
+        let last =
+            open.iter().map(|info| devices::rank(&info.fabric_attr.prov_name)).min().unwrap_or(u8::MAX);
+        let mut later = Vec::new();
+        for term in &self.0 {
+            let found = match term {
+                // What a term has named may not be there now.
+                Term::Auto | Term::Every(_) => self.choose_for(term, devices).unwrap_or_default(),
+                Term::One(_) | Term::Not(_) => continue,
+            };
+            for found in found {
+                let infos = match found {
+                    Found::Named(_) => continue,
+                    Found::Devices(infos) => infos,
+                    Found::BestOf(choices) => {
+                        let is_good = |info: &Info| devices::rank(&info.fabric_attr.prov_name) <= last;
+                        choices.into_iter().flatten().filter(is_good).collect()
+                    }
+                };
+                for info in infos {
+                    let Some(device) = device_of(&info) else { continue };
+                    if !taken.iter().any(|other| other.is_same(device)) {
+                        taken.push(device);
+                        later.push(info);
+                    }
+                }
+            }
+        }
+        Ok(later)
+    }
+
+    /// The rails to open for one term, with the exceptions.
+    fn choose_for(&self, term: &Term, devices: &[Device]) -> Result<Vec<Found>> {
+        let exceptions = self.0.iter().filter(|term| matches!(term, Term::Not(_)));
+        Self(std::iter::once(term).chain(exceptions).cloned().collect()).choose(devices)
+    }
+
     /// The rails to open on this host.
     pub(crate) fn find(&self) -> Result<Vec<Found>> {
         let is_named = self.0.iter().all(|term| matches!(term, Term::One(_)));

@@ -43,10 +43,12 @@ impl<G> Core<G> {
             self.config.connect_timeout
         };
         let deadline = now + patience.min(self.config.connect_timeout);
-        let paths = path::pair(&self.rails, rails);
+        // A greeting tells the peer of all our rails. Whoever greets may know those of our start alone.
+        let told = if state == State::Greeting { self.rails.len() } else { self.first_rails };
+        let paths = path::pair(&self.rails[..told], rails);
         let addresses: Vec<_> = paths.iter().map(|path| (path.rail, rails[path.remote].clone())).collect();
         let mut session = Session::new(incarnation, tag, theirs, state, paths, deadline);
-        session.rails = rails.to_vec();
+        (session.rails, session.told) = (rails.to_vec(), told as u8);
         let id = self.sessions.insert(session);
         self.tags.insert((tag >> 32) as u32, id);
         for (nth, (rail, RailInfo { format, address, .. })) in addresses.into_iter().enumerate() {
@@ -97,7 +99,7 @@ impl<G> Core<G> {
         rails: &[RailInfo],
         now: Time,
     ) {
-        if path::pair(&self.rails, rails).is_empty() {
+        if path::pair(&self.rails[..self.first_rails], rails).is_empty() {
             self.counts.strays += 1; // an answer is impossible
             return;
         }
@@ -197,7 +199,8 @@ impl<G> Core<G> {
                 (session.theirs, Body::Confirm)
             }
             _ => {
-                let rails = self.rails.iter().map(|rail| rail.info.clone()).collect();
+                let rails =
+                    self.rails.iter().take(session.told.into()).map(|rail| rail.info.clone()).collect();
                 let (name, incarnation) = (self.name.to_string(), self.incarnation);
                 (session.incarnation, Body::Hello { name, incarnation, tag, rails })
             }
@@ -280,6 +283,7 @@ impl<G> Core<G> {
             let name = Arc::clone(&peer.name);
             self.tell(Event::Up(name));
         }
+        self.announce(id);
         self.wake(id);
     }
 
@@ -293,7 +297,7 @@ impl<G> Core<G> {
         let (incarnation, rails) = (session.incarnation, session.rails.as_slice().into());
         let Some(peer) = session.peer.and_then(|peer| self.peers.get_mut(peer)) else { return };
         if incarnation == self.incarnation {
-            return; // the other end is this agent itself; posts use the session that greeted
+            return self.announce(id); // the other end is this agent itself; posts use the session that greeted
         }
         peer.offered = None;
         let old = peer.current.replace(id);
@@ -310,6 +314,7 @@ impl<G> Core<G> {
             self.settle(old);
         }
         self.tell(Event::Up(name));
+        self.announce(id);
         self.wake(id);
     }
 

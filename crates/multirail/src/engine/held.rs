@@ -185,6 +185,7 @@ mod tests {
                 incarnation: PEER,
                 total: 0,
                 guard: (),
+                uses: Default::default(),
             };
             self.core.post(self.peer, Arc::new(plan), Some(bytes), LATER, NOW).unwrap()
         }

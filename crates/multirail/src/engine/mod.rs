@@ -18,6 +18,7 @@
 mod accounts;
 mod budget;
 mod delivered;
+mod failed;
 mod farewell;
 mod fence;
 mod giving_up;
@@ -25,6 +26,7 @@ mod greet;
 mod held;
 mod inbox;
 mod latency;
+mod later;
 mod lost;
 mod operations;
 mod path;
@@ -40,8 +42,8 @@ mod shares;
 mod sink;
 mod transfer;
 mod unread;
+mod uses;
 mod vocabulary;
-mod wide;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
@@ -61,6 +63,8 @@ use sink::Stalled;
 pub use sink::{Refused, Sink};
 use transfer::Transfer;
 pub use transfer::{Awaited, Chunk, Outcome, Piece, Plan, Progress, Way};
+pub use uses::PlanUses;
+pub(crate) use uses::{InUse, RegionPlans};
 pub use vocabulary::{
     Access, Audience, Config, Counts, Event, Notification, OpId, PathState, PeerId, RailSpec, Time,
     TransferId,
@@ -75,6 +79,8 @@ pub struct Core<G> {
     /// The time of the start, if incarnations have an order.
     born: Option<u32>,
     rails: Vec<RailSpec>,
+    /// The number of rails at the start.
+    first_rails: usize,
     random: Box<dyn FnMut() -> u64 + Send>,
     peers: Slots<KnownPeer>,
     /// Those of each peer of which none is known.
@@ -171,6 +177,7 @@ impl<G> Core<G> {
             name: name.into(),
             incarnation,
             born: None,
+            first_rails: rails.len(),
             rails,
             random,
             peers: Slots::default(),

@@ -60,7 +60,9 @@ impl<G> Core<G> {
                 self.places.accounts.join(path, addr);
             }
             Err(errno) => {
-                tracing::warn!(target: "multirail", %errno, rail = path.rail, "a peer's address is invalid for this rail")
+                tracing::warn!(target: "multirail", %errno, rail = path.rail, "a peer's address is invalid for this rail");
+                // The path may have been to replace others.
+                session.paths.iter_mut().for_each(|path| path.is_surplus = false);
             }
         }
         let is_lost = session.inserting == 0 && session.paths.iter().all(|path| path.addr.is_none());

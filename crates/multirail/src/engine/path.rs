@@ -80,6 +80,8 @@ pub(super) struct Path {
     pub(super) is_refused: bool,
     /// The time of the last successful completion.
     last_ended: Time,
+    /// Since a rail was opened later, others serve its rails: the path gets nothing new.
+    pub(super) is_surplus: bool,
     /// The peer is being asked to close the keys of writes on the path.
     pub(super) is_fencing: bool,
     /// Accesses that were abandoned and have not ended. The rail still has them, so no new ones are posted.
@@ -116,6 +118,7 @@ impl Path {
             probed: false,
             is_refused: false,
             last_ended: Time::ZERO,
+            is_surplus: false,
             is_fencing: false,
             stuck: 0,
             severed: None,
@@ -129,7 +132,7 @@ impl Path {
 
     /// Whether the path is closed until some event, not until a known time.
     pub(super) fn is_shut(&self) -> bool {
-        self.is_fencing || self.stuck > 0
+        self.is_surplus || self.is_fencing || self.stuck > 0
     }
 
     /// Operations that the rail has or is to have, including abandoned ones.
@@ -264,6 +267,12 @@ impl Path {
         self.failures += 1;
         self.progress = now;
         self.rest(now);
+    }
+
+    /// Lets the path rest until this time, because its rail cannot be driven.
+    pub(super) fn rest_until(&mut self, until: Time) {
+        self.failures += 1;
+        self.failed_until = self.failed_until.max(until);
     }
 
     /// Records that an access of `len` bytes was abandoned.

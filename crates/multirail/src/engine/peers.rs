@@ -27,7 +27,7 @@ pub(super) struct KnownPeer {
     pub(super) incarnation: u64,
     pub(super) rails: Arc<[RailInfo]>,
     /// The rails that the program has loaded. A confirmed greeting replaces the others, not these.
-    loaded: Option<Arc<[RailInfo]>>,
+    pub(super) loaded: Option<Arc<[RailInfo]>>,
     /// Shared with those who prepare transfers, without the agent's lock.
     pub(super) regions: Arc<RemoteRegions>,
     pub(super) current: Option<SlotId>,

@@ -52,6 +52,17 @@ struct Rail {
 }
 
 impl Rail {
+    fn new(spec: &RailSpec) -> Self {
+        Self {
+            places: Places::new(spec.operations.max(1) as usize),
+            strangers: 0,
+            waiting: BTreeMap::new(),
+            answers: BTreeMap::new(),
+            answers_first: false,
+            short: BTreeSet::new(),
+        }
+    }
+
     /// The session that waits longest and may use a free place; the two lists take turns.
     fn next_waiting(&mut self) -> Option<(u64, SlotId)> {
         let may_answer = self.takes_strangers();
@@ -68,16 +79,12 @@ impl Rail {
 
 impl RailPlaces {
     pub(super) fn new(rails: &[RailSpec]) -> Self {
-        let rail = |spec: &RailSpec| Rail {
-            places: Places::new(spec.operations.max(1) as usize),
-            strangers: 0,
-            waiting: BTreeMap::new(),
-            answers: BTreeMap::new(),
-            answers_first: false,
-            short: BTreeSet::new(),
-        };
-        let (rails, accounts) = (rails.iter().map(rail).collect(), RailAccounts::default());
+        let (rails, accounts) = (rails.iter().map(Rail::new).collect(), RailAccounts::default());
         Self { rails, accounts, full: 0, refusing: 0, turn: 0 }
+    }
+
+    pub(super) fn add_rail(&mut self, spec: &RailSpec) {
+        self.rails.push(Rail::new(spec));
     }
 
     /// The accesses that a path may have under way in addition.

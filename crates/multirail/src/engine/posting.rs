@@ -8,12 +8,6 @@ use super::transfer::{Awaited, Outcome, Plan, Progress, Transfer};
 use super::{Audience, Core, PeerId, Time, Timer, TransferId};
 
 impl<G> Core<G> {
-    /// Whether a transfer whose plan satisfies `uses` has operations in flight, or may still post some.
-    pub fn is_used(&self, uses: impl Fn(&G) -> bool) -> bool {
-        let is_user = |transfer: &Transfer<G>| !transfer.progress().is_quiet && uses(&transfer.plan.guard);
-        !self.transfers.ids(is_user).is_empty()
-    }
-
     /// Posts a plan. [`Core::progress`] returns the transfer's state, and [`Core::release`] releases it. It ends by
     /// `deadline` in any case.
     ///

@@ -52,7 +52,7 @@ impl<G> Core<G> {
                 turns -= 1;
                 continue;
             };
-            let longest = longest(transfer, &session.paths, &self.config, now);
+            let longest = longest(transfer, &session.paths, session.later_rails(), &self.config, now);
             let Some(chunk) = transfer.next_chunk(longest) else {
                 session.transfers.pop_front();
                 transfer.queued = false;
@@ -66,12 +66,21 @@ impl<G> Core<G> {
                 }
                 continue;
             };
+            if session.later.is_some() && session.renews(transfer, &chunk) {
+                let command = self.control_command(id, now);
+                self.commands.extend(command);
+                continue;
+            }
             let choice = match session.keys_for(transfer, &chunk, now) {
                 Keys::Leased(leased) => choose(
                     transfer,
                     &chunk,
                     &session.paths,
-                    [leased, session.wide_keys(transfer, &chunk)],
+                    RemoteKeys {
+                        leased,
+                        wide: session.wide_keys(transfer, &chunk),
+                        later: session.later_rails(),
+                    },
                     &self.config,
                     |path| !self.stalled.is_shut(path) && self.places.share(path) > 0,
                     now,
@@ -274,14 +283,15 @@ impl<G> Core<G> {
 
 /// The maximum length of a transfer's next chunk. A descriptor over the threshold is cut so that every path gets about
 /// two parts.
-fn longest<G>(transfer: &Transfer<G>, paths: &[Path], config: &Config, now: Time) -> u64 {
+fn longest<G>(transfer: &Transfer<G>, paths: &[Path], later: RailSet, config: &Config, now: Time) -> u64 {
     let Some(piece) = transfer.next_piece() else { return config.largest_access };
     if piece.len < config.striping_threshold || paths.len() < 2 {
         return config.largest_access;
     }
     let near = transfer.plan.near(piece);
     let keyed = transfer.plan.regions.get(piece.remote_region as usize);
-    let keyed = keyed.map_or(0, |region| region.keys.iter().fold(0, |set, key| set | bit(key.rail.into())));
+    let keyed =
+        keyed.map_or(0, |region| region.keys.iter().fold(later, |set, key| set | bit(key.rail.into())));
     // The paths that `choose` spreads chunks over: those near both ends, else those near the remote one, else all.
     let count = |near: RailSet, keyed: RailSet| {
         let is_used = |path: &&Path| near >> path.rail & 1 == 1 && keyed >> path.remote & 1 == 1;
@@ -303,11 +313,20 @@ fn most_chunks<G>(transfer: &Transfer<G>, config: &Config) -> u64 {
     transfer.plan.pieces.iter().map(|piece| piece.len.div_ceil(shortest)).fold(0, u64::saturating_add)
 }
 
+/// What a session knows of a chunk's remote region beside its metadata.
+struct RemoteKeys<'a> {
+    leased: &'a [RegionKey],
+    /// Keys that the owner was asked for.
+    wide: &'a [RegionKey],
+    /// The rails that the owner has opened later.
+    later: RailSet,
+}
+
 fn choose<G>(
     transfer: &Transfer<G>,
     chunk: &Chunk,
     paths: &[Path],
-    [leased, wide]: [&[RegionKey]; 2],
+    RemoteKeys { leased, wide, later }: RemoteKeys<'_>,
     config: &Config,
     is_free: impl Fn(&Path) -> bool,
     now: Time,
@@ -323,8 +342,11 @@ fn choose<G>(
     };
     let near = transfer.plan.near(piece);
     // A path is near the remote memory if the owner gave its key without being asked for more.
-    let is_own =
-        |path: &Path| wide.is_empty() || region.keys.iter().any(|key| usize::from(key.rail) == path.remote);
+    let is_own = |path: &Path| {
+        wide.is_empty()
+            || later >> path.remote & 1 == 1
+            || region.keys.iter().any(|key| usize::from(key.rail) == path.remote)
+    };
     let rank = |path: &Path| 2 * u8::from(is_own(path)) + u8::from(near >> path.rail & 1 == 1);
     let may = |at: usize| {
         let untried = 1_u64.checked_shl(at as u32).is_none_or(|bit| chunk.tried & bit == 0);

@@ -12,6 +12,7 @@ use super::farewell::SessionClose;
 use super::fence::{Fence, Lease};
 use super::held::Held;
 use super::inbox::{self, Inbox, Limits, Taken};
+use super::later::Later;
 use super::lost::{Expired, Lost};
 use super::path::Path;
 use super::receipts::{Receipt, Unacked};
@@ -115,8 +116,8 @@ pub(super) struct Session {
     pub(super) acks: BTreeMap<u64, Receipt>,
     /// Regions whose keys the peer has asked for: at most [`ASKED`].
     pub(super) asked: BTreeSet<u64>,
-    /// Regions whose keys on all rails the peer has asked for: at most [`ASKED`].
-    pub(super) widening: BTreeSet<u64>,
+    /// Regions whose keys the peer has asked for, on all rails or on those near them: at most [`ASKED`].
+    pub(super) widening: BTreeSet<(u64, bool)>,
     /// [`Body::Ready`] must be sent. As a flag it is sent once, however often the peer confirms.
     owes_ready: bool,
     pub(super) next_notification: u64,
@@ -139,6 +140,12 @@ pub(super) struct Session {
     pub(super) leases: HashMap<u64, Lease>,
     /// Keys of the peer's regions on rails beside those near them.
     pub(super) wide: HashMap<u64, Lease>,
+    /// The number of our rails that the peer knows: these have paths.
+    pub(super) told: u8,
+    /// [`Body::Taken`] must be sent.
+    pub(super) owes_taken: bool,
+    /// The peer's rails that were opened after the session.
+    pub(super) later: Option<Box<Later>>,
     /// Our unanswered request to fence.
     pub(super) fence: Option<Box<Fence>>,
     /// Lost chunks that no request to fence names yet, oldest first.
@@ -206,6 +213,9 @@ impl Session {
             able_until: Time::ZERO,
             leases: HashMap::new(),
             wide: HashMap::new(),
+            told: 0,
+            owes_taken: false,
+            later: None,
             fence: None,
             lost: VecDeque::new(),
             expired: Vec::new(),
@@ -223,7 +233,11 @@ impl Session {
     /// Whether the session, which is open, owes its peer a message.
     #[inline]
     pub(super) fn has_messages(&self) -> bool {
-        self.introduces || self.owes_ready || !self.acks.is_empty() || !self.outbox.is_empty()
+        self.introduces
+            || self.owes_ready
+            || self.owes_taken
+            || !self.acks.is_empty()
+            || !self.outbox.is_empty()
     }
 
     /// Whether the session has work that needs a place on a rail.
@@ -313,7 +327,7 @@ impl<G> Core<G> {
         let (stalled, places) = (&self.stalled, &self.places);
         let has_room = |path: &Path| !stalled.is_shut(path) && places.takes_message(path);
         let session = self.sessions.get_mut(id)?;
-        let owes = session.introduces || session.owes_ready || !session.acks.is_empty();
+        let owes = session.introduces || session.owes_ready || session.owes_taken || !session.acks.is_empty();
         let last = match (owes, session.outbox.front()) {
             (true, _) => None,
             (false, Some(outgoing)) => outgoing.last,
@@ -321,8 +335,8 @@ impl<G> Core<G> {
                 // The answer goes into the outbox: so it never has more than one.
                 if let Some(region) = session.asked.pop_first() {
                     self.commands.push_back(Command::Lease { session: id, region });
-                } else if let Some(region) = session.widening.pop_first() {
-                    self.commands.push_back(Command::Widen { session: id, region });
+                } else if let Some((region, is_all)) = session.widening.pop_first() {
+                    self.commands.push_back(Command::Widen { session: id, region, is_all });
                 }
                 if session.charge > 0 {
                     self.charge(id);
@@ -335,6 +349,8 @@ impl<G> Core<G> {
             Outgoing::new(Body::Able, None)
         } else if std::mem::take(&mut session.owes_ready) {
             Outgoing::new(Body::Ready, None)
+        } else if std::mem::take(&mut session.owes_taken) {
+            Outgoing::new(Body::Taken(session.rails.len() as u8), None)
         } else if let Some(receipts) = session.take_receipts() {
             Outgoing::new(receipts, None)
         } else {
@@ -536,14 +552,13 @@ impl<G> Core<G> {
                 }
             }
             Body::Leased { region, keys } => self.leased(id, region, keys),
-            Body::Widen(region) => {
-                if session.widening.len() < ASKED {
-                    session.widening.insert(region);
-                } else {
-                    self.counts.refused += 1;
-                }
-            }
+            Body::Widen(_) | Body::Renew(_) if session.widening.len() >= ASKED => self.counts.refused += 1,
+            Body::Widen(region) => _ = session.widening.insert((region, true)),
+            Body::Renew(region) => _ = session.widening.insert((region, false)),
             Body::Widened { region, keys } => self.widened(id, region, keys),
+            Body::Rails { first, rails } => self.told_rails(id, first.into(), &rails),
+            Body::Taken(count) => self.taken(id, count),
+            Body::Renewed { region, keys } => self.renewed(id, region, keys),
             Body::Fence { serial, keys, notices } => self.asked_to_fence(id, serial, keys, &notices),
             Body::Fenced { serial, out } => self.fenced(id, serial, &out, now),
             Body::Release(notification) => {
@@ -577,7 +592,7 @@ impl<G> Core<G> {
         session.held = None;
         (session.inbox, session.unread) = (Inbox::default(), 0);
         (session.acks, session.asked) = (BTreeMap::new(), BTreeSet::new());
-        session.widening = BTreeSet::new();
+        (session.widening, session.later) = (BTreeSet::new(), None);
         session.fence = None;
         (session.lost, session.expired) = (VecDeque::new(), Vec::new());
         (session.leases, session.wide) = (HashMap::new(), HashMap::new());

@@ -172,6 +172,13 @@ pub(super) fn classify(paths: &mut [Path], rails: &[RailSpec]) {
     }
 }
 
+/// Gives a path the kind and the weight that it has beside paths which were added.
+pub(super) fn adopt(path: &mut Path, fresh: &Path) {
+    let (share, Share { kind, weight, part, .. }) = (&mut path.share, &fresh.share);
+    share.rate *= weight / share.weight;
+    (share.kind, share.weight, share.part) = (*kind, *weight, *part);
+}
+
 /// Records that a path is given `bytes`.
 pub(super) fn given(paths: &mut [Path], index: usize, bytes: u64, now: Time) {
     // A new busy period: what is over is not made up for.

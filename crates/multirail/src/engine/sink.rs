@@ -114,6 +114,12 @@ pub trait Sink<G> {
         Vec::new()
     }
 
+    /// Our region's own keys on the rails near it, with those that were opened since its metadata was made. By default
+    /// there are none.
+    fn renew(&mut self, _region: u64) -> Vec<RegionKey> {
+        Vec::new()
+    }
+
     /// Closes keys that were leased to the session with this tag, whose peer has these addresses: rails, and numbers in
     /// their address vectors. Rails with connections end those. Returns whether the keys are closed: then no access
     /// that was posted under them so far touches memory any more, and the session's own keys are not leased again.
@@ -149,6 +155,10 @@ impl Stalled {
     pub(super) fn new(rails: usize) -> Self {
         let rails = (0..rails).map(|_| Refusing::default()).collect();
         Self { queues: HashMap::new(), rails, blocked: 0 }
+    }
+
+    pub(super) fn add_rail(&mut self) {
+        self.rails.push(Refusing::default());
     }
 
     pub(super) fn blocked(&self) -> u64 {
@@ -336,7 +346,7 @@ impl<G> Core<G> {
             Command::Sever { session, path } => self.sever(session, path, now, sink),
             Command::Fence { session } => self.fence_lost(session, now),
             Command::Lease { session, region } => self.lease(session, region, sink),
-            Command::Widen { session, region } => self.widen(session, region, sink),
+            Command::Widen { session, region, is_all } => self.widen(session, region, is_all, sink),
             Command::Close { session, serial, keys, out } => {
                 self.close_keys(session, serial, &keys, out, sink);
             }

@@ -10,6 +10,7 @@ use super::held::Turn;
 use super::operations::nanos;
 use super::receipts::is_order;
 use super::session::Outgoing;
+use super::uses::PlanUses;
 use super::{Core, Time};
 use crate::wire::RegionInfo;
 use crate::wire::message::{Body, FRAGMENT, Fragment};
@@ -55,6 +56,8 @@ pub struct Plan<G> {
     pub total: u64,
     /// Keeps the local memory.
     pub guard: G,
+    /// Counts the transfers that are not quiet.
+    pub uses: PlanUses,
 }
 
 /// How a transfer ended.
@@ -158,6 +161,8 @@ pub(super) struct Transfer<G> {
     next_to: [Option<SlotId>; 2],
     pub(super) outcome: Option<Outcome>,
     pub(super) released: bool,
+    /// Its plan counts it: it is not quiet.
+    is_counted: bool,
     /// The transfer is in its session's list.
     pub(super) queued: bool,
     /// The first piece that is not wholly cut into chunks, and the number of its bytes that are.
@@ -198,12 +203,14 @@ pub(super) struct Transfer<G> {
 
 impl<G> Transfer<G> {
     pub(super) fn new(plan: Arc<Plan<G>>, session: SlotId, notice: Option<Vec<u8>>, now: Time) -> Self {
+        plan.uses.begin();
         Self {
             plan,
             session,
             next_to: [None; 2],
             outcome: None,
             released: false,
+            is_counted: true,
             queued: true,
             cursor: (0, 0),
             retry: VecDeque::new(),
@@ -230,6 +237,15 @@ impl<G> Transfer<G> {
     pub(super) fn progress(&self) -> Progress {
         let is_quiet = self.outcome.is_some() && self.in_flight == 0 && self.lent == 0;
         Progress { outcome: self.outcome, moved: self.moved, total: self.plan.total, is_quiet }
+    }
+
+    /// Takes a transfer that is quiet out of its plan's count. Returns whether it is quiet.
+    fn is_quiet_now(&mut self) -> bool {
+        let is_quiet = self.progress().is_quiet;
+        if is_quiet && std::mem::take(&mut self.is_counted) {
+            self.plan.uses.end();
+        }
+        is_quiet
     }
 
     /// What it waits for, or waited for when its time was over.
@@ -454,6 +470,7 @@ impl<G> Core<G> {
         transfer.outcome = Some(outcome);
         transfer.ended = self.now;
         transfer.retry.clear();
+        transfer.is_quiet_now();
         let is_in_use = outcome != Outcome::Done && transfer.in_flight > 0;
         if outcome == Outcome::Done {
             let took = self.now.saturating_sub(transfer.posted);
@@ -499,7 +516,7 @@ impl<G> Core<G> {
 
     pub(super) fn forget_if_quiet(&mut self, id: SlotId) {
         let is_over =
-            self.transfers.get(id).is_some_and(|transfer| transfer.released && transfer.progress().is_quiet);
+            self.transfers.get_mut(id).is_some_and(|transfer| transfer.is_quiet_now() && transfer.released);
         if is_over {
             self.transfers.remove(id);
         }

@@ -17,6 +17,9 @@ pub type Time = Duration;
 /// Limits and timeouts of an agent. `Config::default()` has the defaults given with each field.
 #[derive(Clone, Debug)]
 pub struct Config {
+    /// Time after which the agent looks again for devices that `auto` and patterns ([`RailList`](crate::RailList)) name
+    /// and that have no rail yet: they become rails, at most 32 in all. With 0 it does not. Default: 10 s.
+    pub rails_interval: Duration,
     /// Minimum length of a descriptor, in bytes, that is cut over the paths. Default: 128 KiB.
     pub striping_threshold: u64,
     /// Minimum length of a part of a descriptor, in bytes. Default: 64 KiB.
@@ -72,6 +75,7 @@ pub struct Config {
 impl Default for Config {
     fn default() -> Self {
         Self {
+            rails_interval: Duration::from_secs(10),
             striping_threshold: 128 << 10,
             smallest_chunk: 64 << 10,
             largest_access: 4 << 20,
@@ -220,8 +224,8 @@ pub(super) enum Command {
     Fence { session: SlotId },
     /// Lease keys of our region to a peer.
     Lease { session: SlotId, region: u64 },
-    /// Give a peer keys of our region on all rails.
-    Widen { session: SlotId, region: u64 },
+    /// Give a peer keys of our region on all rails, or on those near it.
+    Widen { session: SlotId, region: u64, is_all: bool },
     /// Close keys that were leased to a peer, and answer it. `out` is a part of the answer.
     Close { session: SlotId, serial: u64, keys: Vec<LeasedKey>, out: Vec<u64> },
     /// Close all keys that were leased to the session with this tag.

@@ -46,8 +46,11 @@ impl Device for Cuda {
         Ok(Pinned { at: memory.as_ptr(), len, owner: Box::new(memory) })
     }
 
-    fn export(&self, at: u64) -> Result<Export> {
-        let (handle, offset) = Cuda::export(self, at)?;
+    fn export(&self, at: u64, len: u64) -> Result<Export> {
+        let (handle, offset) = match self.handle_opens_only(at, len)? {
+            true => Cuda::export(self, at)?,
+            false => (Export::NO_HANDLE, 0),
+        };
         Ok(Export { host: super::host()?, device: self.uuid(), handle, offset })
     }
 

@@ -46,10 +46,15 @@ pub struct Export {
     pub host: [u8; 16],
     /// The device, whatever its ordinal.
     pub device: [u8; 16],
-    /// The driver's handle.
+    /// The driver's handle; [`Export::NO_HANDLE`] if it would open more than the region.
     pub handle: [u8; 64],
     /// Offset of the memory in the handle's allocation.
     pub offset: u64,
+}
+
+impl Export {
+    /// In place of a handle: the memory cannot be mapped. Its host is named all the same.
+    pub const NO_HANDLE: [u8; 64] = [0; 64];
 }
 
 /// The owner of memory that the processor does not touch.
@@ -70,7 +75,8 @@ pub(crate) trait Device: Send + Sync + fmt::Debug {
     /// Allocates pinned host memory, to and from which copies are fast. Dropping the value frees it.
     fn pinned(&self, len: usize) -> Result<Pinned>;
 
-    fn export(&self, at: u64) -> Result<Export>;
+    /// Describes `len` bytes at `at`, with a handle if that opens nothing beside them.
+    fn export(&self, at: u64, len: u64) -> Result<Export>;
 
     /// A descriptor of the memory at this address, which NICs may register, and the memory's offset behind it.
     ///

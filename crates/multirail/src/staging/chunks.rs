@@ -33,7 +33,8 @@ fn one(
     let piece = engine::Piece { region: 0, local: at, remote_region: 0, remote: offset, len };
     let (regions, guard) = (vec![Arc::clone(remote)], vec![Arc::clone(local)]);
     let near = if local.has_near() { vec![local.near()] } else { Vec::new() };
-    engine::Plan { way, pieces: vec![piece], regions, near, incarnation, total: len, guard }
+    let uses = engine::PlanUses::default();
+    engine::Plan { way, pieces: vec![piece], regions, near, incarnation, total: len, guard, uses }
 }
 
 impl Staging {

@@ -19,6 +19,7 @@
 
 mod chunks;
 mod direct;
+mod mappings;
 mod pool;
 mod serve;
 
@@ -34,6 +35,7 @@ use crate::near::Domains;
 use crate::region::{Guard, Inner as Region, Shares};
 use crate::wire::RegionInfo;
 use crate::wire::staging::Order;
+use mappings::Mappings;
 use pool::{Pool, Pooled};
 use serve::Served;
 
@@ -43,8 +45,6 @@ pub(crate) const PLACE: u64 = 1 << 20;
 pub(crate) const PLACES: usize = 8;
 /// The number of the pool, which is not published.
 const NO_REGION: u64 = u64::MAX;
-/// Maximum mappings of peers' memory at a time.
-const MAPPINGS: usize = 4096;
 
 /// A prepared transfer.
 #[derive(Debug)]
@@ -54,6 +54,8 @@ pub(crate) struct Plan {
     pub(crate) incarnation: u64,
     pub(crate) pieces: Vec<Piece>,
     pub(crate) total: u64,
+    /// Counts the transfers that are not quiet.
+    pub(crate) uses: engine::PlanUses,
 }
 
 /// Equally long ranges of a local and a remote region.
@@ -92,6 +94,8 @@ struct Transfer {
     is_released: bool,
     moved: u64,
     deadline: Time,
+    /// The transfer is not quiet.
+    in_use: Option<engine::InUse>,
 }
 
 struct Chunk {
@@ -131,7 +135,7 @@ pub(crate) struct Staging {
     transfers: Slots<Transfer>,
     pool: Pool,
     lent: HashMap<PeerId, Lent>,
-    mappings: HashMap<(PeerId, u64), Option<Arc<dyn Mapping>>>,
+    mappings: Mappings,
     served: Served,
     next_op: u64,
     direct: direct::Direct,
@@ -145,7 +149,8 @@ pub(crate) struct Staging {
 fn nothing() -> Arc<engine::Plan<Guard>> {
     let (pieces, regions, guard) = (Vec::new(), Vec::new(), Guard::new());
     let near = Vec::new();
-    Arc::new(engine::Plan { way: Way::Write, pieces, regions, near, incarnation: 0, total: 0, guard })
+    let uses = engine::PlanUses::default();
+    Arc::new(engine::Plan { way: Way::Write, pieces, regions, near, incarnation: 0, total: 0, guard, uses })
 }
 
 fn tell(
@@ -168,7 +173,7 @@ impl Staging {
             transfers: Slots::default(),
             pool: Pool::default(),
             lent: HashMap::new(),
-            mappings: HashMap::new(),
+            mappings: Mappings::new(),
             next_op: 1,
             direct: direct::Direct::new(shares.memory),
             may_map: shares.exports,
@@ -177,6 +182,7 @@ impl Staging {
     }
 
     pub(crate) fn post(&mut self, plan: Arc<Plan>, notice: Option<Vec<u8>>, deadline: Time) -> SlotId {
+        let in_use = Some(plan.uses.hold());
         self.transfers.insert(Transfer {
             plan,
             cursor: (0, 0),
@@ -189,23 +195,24 @@ impl Staging {
             is_released: false,
             moved: 0,
             deadline,
+            in_use,
         })
     }
 
     pub(crate) fn progress(&self, id: SlotId) -> Option<Progress> {
         let transfer = self.transfers.get(id)?;
-        let is_quiet = transfer.outcome.is_some() && transfer.chunks.is_empty();
         Some(Progress {
             outcome: transfer.outcome,
             moved: transfer.moved,
             total: transfer.plan.total,
-            is_quiet,
+            is_quiet: transfer.in_use.is_none(),
         })
     }
 
     pub(crate) fn cancel(&mut self, id: SlotId) {
         if let Some(transfer) = self.transfers.get_mut(id) {
             transfer.outcome.get_or_insert(Outcome::Cancelled);
+            transfer.settle();
         }
     }
 
@@ -237,13 +244,9 @@ impl Staging {
         open.map(|transfer| transfer.deadline).min()
     }
 
-    /// Whether a running or pending operation uses a region.
-    pub(crate) fn is_used(&self, region: &Arc<Region>) -> bool {
-        let uses = |transfer: &Transfer| {
-            let is_quiet = transfer.outcome.is_some() && transfer.chunks.is_empty();
-            !is_quiet && transfer.plan.pieces.iter().any(|piece| Arc::ptr_eq(&piece.local, region))
-        };
-        self.served.is_used(region) || self.transfers.values().any(uses)
+    /// Whether a peer's copy from or to a region is under way.
+    pub(crate) fn serves(&self, region: &Arc<Region>) -> bool {
+        self.served.is_used(region)
     }
 
     /// Advances all transfers as far as possible. Returns whether there was any work.
@@ -271,6 +274,7 @@ impl Staging {
         for id in self.transfers.ids(|_| true) {
             let Some(mut transfer) = self.transfers.get_mut(id).map(Transfer::take) else { continue };
             was_busy |= self.turn(core, &mut transfer, now);
+            transfer.settle();
             let is_over = transfer.is_released && transfer.chunks.is_empty();
             match self.transfers.get_mut(id) {
                 Some(slot) if !is_over => *slot = transfer,
@@ -290,7 +294,7 @@ impl Staging {
     /// Handles the end of the session with a peer.
     fn gone(&mut self, core: &mut Core<Guard>, peer: PeerId) {
         self.forget_window(core, peer);
-        self.mappings.retain(|&(other, _), _| other != peer);
+        self.mappings.gone(peer);
         self.direct.gone(peer);
         self.served.gone(peer);
         for id in self.transfers.ids(|transfer| transfer.plan.peer == peer && transfer.outcome.is_none()) {
@@ -469,10 +473,13 @@ impl Staging {
     /// The peer's memory, mapped here, if that is possible.
     fn map(&mut self, peer: PeerId, piece: &Piece) -> Option<Arc<dyn Mapping>> {
         let export = piece.remote.export.as_ref().filter(|_| self.may_map)?;
-        if let Some(known) = self.mappings.get(&(peer, piece.remote.id)) {
+        if export.handle == Export::NO_HANDLE {
+            return None;
+        }
+        if let Some(known) = self.mappings.get(peer, piece.remote.id) {
             return known.clone();
         }
-        if self.mappings.len() >= MAPPINGS {
+        if !self.mappings.has_place(peer) {
             return None;
         }
         // A process may open the device later, so its absence is not cached.
@@ -482,7 +489,7 @@ impl Staging {
             tracing::debug!(target: "multirail", %error, "a peer's memory cannot be mapped: the rails carry the bytes");
         });
         let mapped = mapped.ok();
-        self.mappings.insert((peer, piece.remote.id), mapped.clone());
+        self.mappings.insert(peer, piece.remote.id, mapped.clone());
         mapped
     }
 }
@@ -506,6 +513,13 @@ impl Transfer {
         self.refused.is_empty() && self.cursor.0 >= self.plan.pieces.len()
     }
 
+    /// Its plan no longer counts a transfer that has ended with all its chunks.
+    fn settle(&mut self) {
+        if self.outcome.is_some() && self.chunks.is_empty() {
+            self.in_use = None;
+        }
+    }
+
     /// Takes the transfer out of its slot while it is processed.
     fn take(&mut self) -> Self {
         Self {
@@ -513,6 +527,7 @@ impl Transfer {
             refused: std::mem::take(&mut self.refused),
             chunks: std::mem::take(&mut self.chunks),
             notice: self.notice.take(),
+            in_use: self.in_use.take(),
             ..*self
         }
     }

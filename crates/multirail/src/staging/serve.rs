@@ -233,7 +233,7 @@ mod tests {
             Ok(Pinned { at: owner.as_mut_ptr(), len, owner })
         }
 
-        fn export(&self, _: u64) -> Result<Export> {
+        fn export(&self, _: u64, _: u64) -> Result<Export> {
             Err(Errno::ENOSYS.into())
         }
 

@@ -41,6 +41,11 @@ mod kind {
     pub(super) const WIDENED: u8 = 17;
     // An agent that does not know it ends its transfers by `ACK` alone.
     pub(super) const ARRIVED: u8 = 18;
+    // An agent that does not know `RAILS` drops it, and never answers with `TAKEN`: it gets none of the others.
+    pub(super) const RAILS: u8 = 19;
+    pub(super) const TAKEN: u8 = 20;
+    pub(super) const RENEW: u8 = 21;
+    pub(super) const RENEWED: u8 = 22;
 }
 
 /// The reason why an agent rejects a greeting.
@@ -132,6 +137,24 @@ pub enum Body {
         /// The keys.
         keys: Vec<RegionKey>,
     },
+    /// The sender's rails from this number on: it has opened some since its start.
+    Rails {
+        /// The number of the first of them, at least 1.
+        first: u8,
+        /// Their descriptions: with those before them, at most [`MAX_RAILS`].
+        rails: Vec<RailInfo>,
+    },
+    /// Answers with the number of the receiver's rails that the sender knows. The receiver then uses the new ones.
+    Taken(u8),
+    /// Asks for keys of this region on the rails near it, with those that were opened since its metadata was made.
+    Renew(u64),
+    /// Answers with the region's own keys, in ascending order of their rails.
+    Renewed {
+        /// The region's number.
+        region: u64,
+        /// The keys.
+        keys: Vec<RegionKey>,
+    },
 }
 
 /// A key of a region that is valid in one session only.
@@ -193,6 +216,10 @@ impl Message {
             Body::Release(_) => kind::RELEASE,
             Body::Widen(_) => kind::WIDEN,
             Body::Widened { .. } => kind::WIDENED,
+            Body::Rails { .. } => kind::RAILS,
+            Body::Taken(_) => kind::TAKEN,
+            Body::Renew(_) => kind::RENEW,
+            Body::Renewed { .. } => kind::RENEWED,
         };
         let mut out = Vec::with_capacity(64);
         out.extend_from_slice(&MAGIC);
@@ -211,10 +238,17 @@ impl Message {
             }
             Body::Confirm | Body::Ready | Body::Goodbye | Body::Able => {}
             Body::Reject(reason) => out.push(*reason as u8),
-            Body::Void(id) | Body::Lease(id) | Body::Release(id) | Body::Widen(id) => {
+            Body::Rails { first, rails } => {
+                out.push(*first);
+                put_rails(&mut out, rails);
+            }
+            Body::Taken(count) => out.push(*count),
+            Body::Void(id) | Body::Lease(id) | Body::Release(id) | Body::Widen(id) | Body::Renew(id) => {
                 out.extend_from_slice(&id.to_le_bytes());
             }
-            Body::Leased { region, keys } | Body::Widened { region, keys } => {
+            Body::Leased { region, keys }
+            | Body::Widened { region, keys }
+            | Body::Renewed { region, keys } => {
                 out.extend_from_slice(&region.to_le_bytes());
                 put_keys(&mut out, keys);
             }
@@ -311,6 +345,24 @@ impl Message {
             kind::WIDENED => {
                 Body::Widened { region: reader.u64()?, keys: take_keys(&mut reader, MAX_RAILS)? }
             }
+            kind::RAILS => {
+                let first = reader.u8()?;
+                let rails = take_rails(&mut reader)?;
+                if first == 0 || usize::from(first) + rails.len() > MAX_RAILS {
+                    return Err(Malformed::Field("number of a rail"));
+                }
+                Body::Rails { first, rails }
+            }
+            kind::TAKEN => match reader.u8()? {
+                count if count == 0 || usize::from(count) > MAX_RAILS => {
+                    return Err(Malformed::Field("number of rails"));
+                }
+                count => Body::Taken(count),
+            },
+            kind::RENEW => Body::Renew(reader.u64()?),
+            kind::RENEWED => {
+                Body::Renewed { region: reader.u64()?, keys: take_keys(&mut reader, MAX_RAILS)? }
+            }
             other => return Err(Malformed::Kind(other)),
         };
         reader.end()?;
@@ -362,6 +414,7 @@ mod tests {
     pub(crate) fn bodies() -> impl Strategy<Value = Body> {
         let rail = ("[a-z]{1,8}", any::<u32>(), vec(any::<u8>(), 1..=super::super::MAX_ADDRESS_LEN))
             .prop_map(|(provider, format, address)| RailInfo { provider, format, address });
+        let later = (1..=24_u8, vec(rail.clone(), 1..=8));
         let hello = ("[a-z0-9-]{1,40}", any::<u64>(), any::<u64>(), vec(rail, 1..=8))
             .prop_map(|(name, incarnation, tag, rails)| Body::Hello { name, incarnation, tag, rails });
         let fragment = (any::<u64>(), any::<u32>(), any::<u16>(), 0..30_000_u32, 0..4_u32).prop_map(
@@ -406,6 +459,12 @@ mod tests {
             (any::<u64>(), vec(any::<u64>(), 0..=FENCED_NOTICES))
                 .prop_map(|(serial, out)| Body::Fenced { serial, out }),
             any::<u64>().prop_map(Body::Release),
+            later.prop_map(|(first, rails)| Body::Rails { first, rails }),
+            (1..=MAX_RAILS as u8).prop_map(Body::Taken),
+            any::<u64>().prop_map(Body::Renew),
+            (any::<u64>(), any::<u64>(), 0..MAX_RAILS as u8).prop_map(|(region, key, rail)| {
+                Body::Renewed { region, keys: vec![RegionKey { rail, key, base: 0 }] }
+            }),
         ]
     }
 
@@ -439,6 +498,23 @@ mod tests {
         let body =
             Body::Hello { name: "n".repeat(super::super::MAX_NAME_LEN), incarnation: 1, tag: 2, rails };
         assert!(Message { to: 3, body }.encode().len() <= MESSAGE);
+    }
+
+    #[test]
+    fn numbers_of_rails_beyond_the_most_are_refused() {
+        let parse = |body| Message::parse(&Message { to: 3, body }.encode());
+        let info = RailInfo { provider: "p".into(), format: 0, address: vec![1] };
+        let of = |first, count| parse(Body::Rails { first, rails: vec![info.clone(); count] });
+        assert!(of(1, MAX_RAILS - 1).is_ok() && of(MAX_RAILS as u8 - 1, 1).is_ok());
+        for (first, count) in [(0, 1), (1, MAX_RAILS), (MAX_RAILS as u8, 1), (255, 1)] {
+            assert_eq!(of(first, count), Err(Malformed::Field("number of a rail")), "{first} {count}");
+        }
+        assert_eq!(of(1, 0), Err(Malformed::Field("rails")));
+        assert_eq!(of(1, MAX_RAILS + 1), Err(Malformed::Field("rails")));
+        assert!(parse(Body::Taken(MAX_RAILS as u8)).is_ok());
+        for count in [0, MAX_RAILS as u8 + 1] {
+            assert_eq!(parse(Body::Taken(count)), Err(Malformed::Field("number of rails")), "{count}");
+        }
     }
 
     #[test]

@@ -114,7 +114,7 @@ fn waiting(id: u64) -> Body {
 #[test]
 fn what_one_peer_makes_the_engine_keep_is_bounded() {
     let key = |rail| RegionKey { rail, key: 1, base: 0 };
-    let kinds: [(&str, &dyn Fn(u64) -> Body); 21] = [
+    let kinds: [(&str, &dyn Fn(u64) -> Body); 25] = [
         ("confirmations", &|_| Body::Confirm),
         ("requests for keys", &Body::Lease),
         ("requests for keys of one region", &|_| Body::Lease(1)),
@@ -135,6 +135,13 @@ fn what_one_peer_makes_the_engine_keep_is_bounded() {
         ("keys that nobody asked for", &|region| Body::Leased { region, keys: vec![key(0), key(1)] }),
         ("keys on all rails that nobody asked for", &|region| Body::Widened { region, keys: vec![key(0)] }),
         ("answers to no request to fence", &|serial| Body::Fenced { serial, out: (0..256).collect() }),
+        ("rails", &|nth| Body::Rails {
+            first: (nth % 31) as u8 + 1,
+            rails: vec![RailInfo { address: vec![nth as u8; 32], ..rail() }],
+        }),
+        ("numbers of rails", &|nth| Body::Taken((nth % 32) as u8 + 1)),
+        ("requests for keys on later rails", &Body::Renew),
+        ("keys on later rails that nobody asked for", &|region| Body::Renewed { region, keys: vec![key(0)] }),
         ("releases", &Body::Release),
         ("abilities", &|_| Body::Able),
         ("answers to no confirmation", &|_| Body::Ready),

@@ -146,6 +146,7 @@ fn a_flood_of_greetings_takes_no_place_from_those_who_confirm() {
         incarnation: 99,
         total: 0,
         guard: (),
+        uses: Default::default(),
     };
     let awaited = hub.find("awaited").unwrap();
     hub.post(awaited, plan.into(), Some(b"hello".to_vec()), Duration::from_secs(50), now).unwrap();

@@ -159,7 +159,16 @@ fn the_sender_whose_session_is_ended_is_told() {
     let post = |sender: &mut Core<()>, to, len: usize| {
         let (pieces, regions) = (Vec::new(), Vec::new());
         let near = Vec::new();
-        let plan = Plan { way: Way::Write, pieces, regions, near, incarnation: 0, total: 0, guard: () };
+        let plan = Plan {
+            way: Way::Write,
+            pieces,
+            regions,
+            near,
+            incarnation: 0,
+            total: 0,
+            guard: (),
+            uses: Default::default(),
+        };
         sender.post_to(Audience::Program, to, Arc::new(plan), Some(vec![1; len]), LATER, NOW).unwrap()
     };
     let speak = |hub: &mut Core<()>, senders: &mut [Core<()>; 2]| {

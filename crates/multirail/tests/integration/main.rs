@@ -1,6 +1,7 @@
 //! Agents and their rails, in one process and in several.
 
 mod abandon;
+mod appearing;
 mod costs;
 mod dead;
 mod devices;

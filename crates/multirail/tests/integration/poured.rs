@@ -105,7 +105,7 @@ fn fragment(id: u64, expected: u32, total: usize) -> Body {
 fn floods(provider: &str, acknowledge_taken: bool) {
     let key = RegionKey { rail: 0, key: 1, base: 0 };
     let ids = |first: u64, count: u64| (first..first + count).collect::<Vec<_>>();
-    let kinds: [(&str, &dyn Fn(u64) -> Body); 21] = [
+    let kinds: [(&str, &dyn Fn(u64) -> Body); 25] = [
         ("confirmations", &|_| Body::Confirm),
         ("welcomes", &|tag| Body::Welcome { incarnation: 99, tag }),
         ("answers to no confirmation", &|_| Body::Ready),
@@ -123,6 +123,13 @@ fn floods(provider: &str, acknowledge_taken: bool) {
         ("keys", &|region| Body::Leased { region, keys: vec![key] }),
         ("requests to fence", &|id| Body::Fence { serial: id + 1, keys: Vec::new(), notices: ids(id, 256) }),
         ("answers to no request to fence", &|serial| Body::Fenced { serial, out: ids(0, 256) }),
+        ("rails", &|nth| Body::Rails {
+            first: (nth % 31) as u8 + 1,
+            rails: vec![RailInfo { provider: provider.into(), format: 0, address: vec![nth as u8; 8] }],
+        }),
+        ("numbers of rails", &|nth| Body::Taken((nth % 32) as u8 + 1)),
+        ("requests for keys on later rails", &Body::Renew),
+        ("keys on later rails", &|region| Body::Renewed { region, keys: vec![key] }),
         ("releases", &Body::Release),
         ("requests for keys on all rails", &Body::Widen),
         ("keys on all rails", &|region| Body::Widened { region, keys: vec![key] }),

@@ -83,6 +83,7 @@ fn end_of_a_session(hub: &mut Core<()>, now: Duration) -> Duration {
                 incarnation,
                 total: 0,
                 guard: (),
+                uses: Default::default(),
             })
         };
         let deadline = now + Duration::from_secs(1000);

@@ -153,6 +153,7 @@ impl Hub {
             incarnation,
             total: count * LEN,
             guard: (),
+            uses: Default::default(),
         };
         self.core.post(peer, Arc::new(plan), None, LONG, NOW).unwrap()
     }
@@ -189,6 +190,7 @@ impl Hub {
             incarnation,
             total: 0,
             guard: (),
+            uses: Default::default(),
         };
         peer.post(hub, Arc::new(plan), Some(b"new".to_vec()), LONG, NOW).unwrap();
         let mut rail = Rail::default();

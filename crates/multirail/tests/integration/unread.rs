@@ -55,8 +55,16 @@ impl Pair {
 
     fn notify_by(&mut self, audience: Audience, bytes: Vec<u8>, deadline: Duration) -> TransferId {
         let (pieces, regions) = (Vec::new(), Vec::new());
-        let plan =
-            Plan { way: Way::Write, pieces, regions, near: Vec::new(), incarnation: 0, total: 0, guard: () };
+        let plan = Plan {
+            way: Way::Write,
+            pieces,
+            regions,
+            near: Vec::new(),
+            incarnation: 0,
+            total: 0,
+            guard: (),
+            uses: Default::default(),
+        };
         self.sender.post_to(audience, self.to, Arc::new(plan), Some(bytes), deadline, self.now).unwrap()
     }
 

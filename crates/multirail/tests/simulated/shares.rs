@@ -114,6 +114,7 @@ impl Pair {
             incarnation,
             total: len,
             guard: (),
+            uses: Default::default(),
         };
         let rails = || Rails { queues: vec![VecDeque::new(); links.len()], sent: Vec::new() };
         Self {

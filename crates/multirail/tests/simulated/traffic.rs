@@ -50,6 +50,7 @@ impl World {
             incarnation,
             total: len as u64,
             guard: (),
+            uses: Default::default(),
         };
         let notice = len == 0 || self.random.chance(700);
         let size = if self.random.chance(100) { 20_000 } else { 8 };

@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use super::peer::{CommitInFlight, GIVEN_UP, PeerState, TargetPeer, Transfer, Way};
+use super::silence::Heard;
 use super::{GREET_EVERY, Initiator, REPLY_TIMEOUT, Source};
 use crate::link::OpId;
 use crate::message::{Message, Why};
@@ -21,6 +22,7 @@ impl Initiator {
             peer.stats.failed += 1;
             return self.part(at);
         }
+        peer.heard.sign(Instant::now());
         let Some(number) = number else {
             if let Some(asked) = peer.asked.as_mut().filter(|asked| asked.op == op) {
                 asked.arrived = Some(Instant::now());
@@ -91,6 +93,13 @@ impl Initiator {
         at.map(|at| &mut self.peers[at])
     }
 
+    /// The same, for a message that has news.
+    fn heard(&mut self, of: u64) -> Option<&mut TargetPeer> {
+        let peer = self.by_token(of)?;
+        peer.heard.sign(Instant::now());
+        Some(peer)
+    }
+
     /// Handles a refusal of a target, or the end of its connection.
     fn farewell(&mut self, nonce: u64, why: Why) {
         let Some(at) = self.peers.iter().position(|peer| peer.is_named(nonce)) else {
@@ -151,26 +160,31 @@ impl Initiator {
                 };
                 (peer.way, peer.limits) = (way, limits);
                 (peer.token, peer.rings, peer.state) = (token, (rings, length), PeerState::Connected);
+                peer.heard = Heard::new(Instant::now());
                 peer.stats.connected += 1;
                 let target = peer.info.id;
                 self.tell(Transfer::Connected { target });
             }
             Message::Refused { nonce, why } => self.farewell(nonce, why),
             Message::Grant { token, index, payload } => {
-                let Some(peer) = self.by_token(token) else { return };
+                let Some(peer) = self.heard(token) else { return };
                 if peer.grants.len() < GRANTS {
                     peer.grants.insert(index, payload);
                     peer.asked = None;
                 }
             }
             Message::Room { token, until } => {
-                let Some(peer) = self.by_token(token) else { return };
+                let Some(peer) = self.heard(token) else { return };
                 (peer.until, peer.asked) = (peer.until.max(until), None);
             }
             Message::Published { token, number } => {
                 let Some(peer) = self.by_token(token) else { return };
                 if number > peer.number {
                     return;
+                }
+                match number > peer.published {
+                    true => peer.heard.sign(Instant::now()),
+                    false => peer.heard.repeated(Instant::now()),
                 }
                 if number > peer.published {
                     (peer.published, peer.full) = (number, None);

@@ -6,6 +6,7 @@ use std::time::Instant;
 use ofi::FiAddr;
 
 use super::begun::BegunGrains;
+use super::silence::Heard;
 use crate::link::OpId;
 use crate::message::{Remote, WINDOW, Why};
 use crate::rest::WaitFor;
@@ -240,6 +241,7 @@ pub(super) struct TargetPeer {
     /// The previous attempt, and whether the target refused or ended it.
     pub former: (u64, bool),
     pub token: u64,
+    pub heard: Heard,
     pub way: Way,
     /// The limits of one write or message.
     pub limits: Limits,
@@ -285,6 +287,7 @@ impl TargetPeer {
             nonce: 0,
             former: (0, true),
             token: 0,
+            heard: Heard::new(Instant::now()),
             way: Way::Writes,
             limits: Limits { pieces: 1, bytes: 1 },
             greet: Instant::now(),

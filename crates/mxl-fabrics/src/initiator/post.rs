@@ -54,7 +54,10 @@ impl Initiator {
                 next = Some(at);
             }
             self.greet(at);
-            self.pump(at);
+            match self.peers[at].is_silent(Instant::now) {
+                true => self.part(at),
+                false => self.pump(at),
+            }
         }
         self.first = next.unwrap_or(0);
     }

@@ -12,15 +12,12 @@ use super::{Received, Ring, Target};
 use crate::Result;
 use crate::lateness;
 use crate::link::Link;
-use crate::message::{Commit, Message, WINDOW, widen};
+use crate::message::{Commit, KEEPALIVE, Message, WINDOW, widen};
 
 /// Commits after which the target reports its progress to the initiator at once.
 const TOLD_EVERY: u64 = WINDOW / 4;
 /// Interval of its reports otherwise: a report for each picture, and 200 in a second for the shortest batches of audio.
 const TOLD_WITHIN: Duration = Duration::from_millis(5);
-/// Interval at which the target repeats its last report to an initiator that commits nothing. The transport reports the
-/// death of a process only to peers that have an operation under way to it.
-const KEEPALIVE: Duration = Duration::from_secs(5);
 
 /// A commit of which a part has arrived.
 pub(super) struct Pending {

@@ -68,11 +68,6 @@ impl RegisteredDevice {
         &self.stager
     }
 
-    /// The first addresses of the allocations that it uses.
-    pub(super) fn bases(&self) -> &[u64] {
-        &self.bases
-    }
-
     /// The registration's memory as a dma-buf, and the offset of its first byte. `None` if it has several pieces or
     /// allocations, if the driver cannot export it, or if the user forbids that (`FI_HMEM_DISABLE_P2P`).
     pub fn export(&self, attr: &MrAttr<'_>) -> Option<(OwnedFd, u64)> {

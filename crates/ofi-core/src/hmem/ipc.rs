@@ -23,6 +23,17 @@ const fn covers(len: u64, whole: u64) -> bool {
     len == whole && whole.is_multiple_of(BLOCK)
 }
 
+impl Cuda {
+    /// Whether a handle of the allocation at `at` opens these `len` bytes and nothing beside them.
+    ///
+    /// # Errors
+    /// `FI_EINVAL` for an address that belongs to no device.
+    pub fn handle_opens_only(&self, at: u64, len: u64) -> Result<bool> {
+        let (base, whole) = self.allocation(at)?;
+        Ok(at == base && covers(len, whole))
+    }
+}
+
 /// The name of a registration's device memory in other processes of the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceHandle {
@@ -38,10 +49,9 @@ impl RegisteredDevice {
     /// The handle of the registration's memory. `None` if it is not exactly one whole allocation of a multiple of
     /// 2 MiB, if the driver has no handle of it, or if the user forbids that (`FI_HMEM_DISABLE_P2P`).
     pub fn handle(&self, attr: &MrAttr<'_>) -> Option<DeviceHandle> {
-        let ([piece], [base]) = (attr.pieces(), self.bases()) else { return None };
+        let [piece] = attr.pieces() else { return None };
         let (cuda, at) = (self.stager().cuda(), piece.addr.addr() as u64);
-        let (_, whole) = cuda.allocation(*base).ok()?;
-        if HMEM_DISABLE_P2P.get() || at != *base || !covers(piece.len as u64, whole) {
+        if HMEM_DISABLE_P2P.get() || !cuda.handle_opens_only(at, piece.len as u64).ok()? {
             return None;
         }
         let exported = cuda.export(at).inspect_err(|error| {

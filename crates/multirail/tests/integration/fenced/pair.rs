@@ -172,6 +172,7 @@ impl Pair {
             incarnation,
             total: count * LEN,
             guard: (),
+            uses: Default::default(),
         };
         core.post(peer, Arc::new(plan), notice.map(<[u8]>::to_vec), LONG, self.now).unwrap()
     }
