@@ -95,6 +95,9 @@ impl ofi::raw::CompletionQueue for Breaking {
     fn wait_fd(&self) -> Option<std::os::fd::RawFd> {
         self.inner.wait_fd()
     }
+    fn wait_fds(&self) -> Vec<std::os::fd::RawFd> {
+        self.inner.wait_fds()
+    }
     fn mutex_cond(&self) -> Option<ofi::raw::MutexCond> {
         self.inner.mutex_cond()
     }
