@@ -6,6 +6,7 @@ mod unicast;
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -44,10 +45,31 @@ impl Service {
 /// How registries are looked for.
 #[derive(Clone, Debug)]
 pub struct Discovery {
-    nameservers: Vec<SocketAddr>,
-    domains: Vec<String>,
+    names: Names,
     multicast_port: u16,
     ignored: Arc<AtomicU64>,
+}
+
+/// The name servers that are asked, and the domains.
+#[derive(Clone, Debug)]
+enum Names {
+    Given(Vec<SocketAddr>, Vec<String>),
+    /// Those in this file, which each search reads: a network may come up late, or change.
+    Configured(PathBuf),
+}
+
+impl Names {
+    fn read(&self) -> (Vec<SocketAddr>, Vec<String>) {
+        let path = match self {
+            Self::Given(nameservers, domains) => return (nameservers.clone(), domains.clone()),
+            Self::Configured(path) => path,
+        };
+        let text = std::fs::read(path).unwrap_or_default();
+        let (config, _) = resolv_conf::Config::parse_with_errors(&text);
+        let domains = config.get_last_search_or_domain().filter(|domain| *domain != ".").cloned().collect();
+        let nameservers = config.nameservers.into_iter().map(|ip| SocketAddr::new(ip.into(), 53)).collect();
+        (nameservers, domains)
+    }
 }
 
 /// What a search has found.
@@ -70,26 +92,24 @@ struct Announcement {
 }
 
 impl Default for Discovery {
-    /// By the name servers and search domains of this host, and by multicast DNS.
+    /// By the name servers and search domains that this host has at each search, and by multicast DNS.
     fn default() -> Self {
-        let text = std::fs::read(RESOLV_CONF).unwrap_or_default();
-        let (config, _) = resolv_conf::Config::parse_with_errors(&text);
-        let domains = config.get_last_search_or_domain().filter(|domain| *domain != ".").cloned().collect();
-        let nameservers = config.nameservers.into_iter().map(|ip| SocketAddr::new(ip.into(), 53)).collect();
-        Self::new(nameservers, domains, MULTICAST_PORT)
+        let names = Names::Configured(RESOLV_CONF.into());
+        Self { names, multicast_port: MULTICAST_PORT, ignored: Arc::default() }
     }
 }
 
 impl Discovery {
     /// By these name servers, which are asked for services in these domains, and by multicast DNS at a port.
     pub fn new(nameservers: Vec<SocketAddr>, domains: Vec<String>, multicast_port: u16) -> Self {
-        Self { nameservers, domains, multicast_port, ignored: Arc::default() }
+        Self { names: Names::Given(nameservers, domains), multicast_port, ignored: Arc::default() }
     }
 
     /// Looks for an API, for at most seven seconds. `asker` spreads those who ask over registries of one priority.
     pub fn find(&self, service: Service, asker: Uuid, is_over: &dyn Fn() -> bool) -> Found {
         let mut found = Found::default();
-        let mut there = unicast::browse(self, service.types(), is_over);
+        let (nameservers, domains) = self.names.read();
+        let mut there = unicast::browse(&nameservers, &domains, service.types(), is_over);
         // A registry that unicast DNS names is the plant's, also while it does not answer.
         if there.is_empty() && !is_over() {
             match multicast::browse(self.multicast_port, service.types(), is_over) {
@@ -161,6 +181,19 @@ mod tests {
     fn announcement(txt: &[(&str, &str)]) -> Announcement {
         let txt = txt.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
         Announcement { name: "a".into(), hosts: vec!["::1".into(), "b".into()], port: 80, txt }
+    }
+
+    #[test]
+    fn each_search_reads_the_name_servers_of_the_host() {
+        let path = std::env::temp_dir().join(format!("mxl-nmos-resolv-{}", std::process::id()));
+        let names = Names::Configured(path.clone());
+        assert_eq!(names.read(), (Vec::new(), Vec::new()));
+        for (server, domain) in [("192.0.2.1", "a.test"), ("192.0.2.2", "b.test")] {
+            std::fs::write(&path, format!("nameserver {server}\nsearch {domain}\n")).unwrap();
+            let at = SocketAddr::new(server.parse().unwrap(), 53);
+            assert_eq!(names.read(), (vec![at], vec![domain.to_owned()]));
+        }
+        std::fs::remove_file(path).unwrap();
     }
 
     #[test]

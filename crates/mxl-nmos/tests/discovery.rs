@@ -66,7 +66,9 @@ fn answer(records: &[ResourceRecord<'static>], query: &[u8], truncates: bool) ->
         reply.set_flags(PacketFlag::TRUNCATION);
     } else {
         reply.answers = records.iter().filter(is_it).cloned().collect();
-        if reply.answers.is_empty() {
+        if question.qname.to_string().ends_with("refused.test") {
+            *reply.rcode_mut() = RCODE::Refused;
+        } else if reply.answers.is_empty() {
             *reply.rcode_mut() = RCODE::NameError;
         }
     }
@@ -143,6 +145,15 @@ fn unicast_dns_names_registries_and_the_next_one_takes_over() {
         assert_eq!((found.notes.len(), discovery.ignored()), (2, 2), "{found:?}");
         assert!(found.notes[0].contains("secret._nmos-register._tcp.studio.test is ignored"), "{found:?}");
     }
+}
+
+#[test]
+fn a_name_server_that_refuses_one_domain_is_asked_for_the_next() {
+    let all = records("_nmos-register._tcp", "first", 80, &GOOD).to_vec();
+    let domains = vec!["refused.test".into(), "studio.test".into()];
+    let discovery = Discovery::new(vec![name_server(all, false)], domains, free_port());
+    let found = discovery.find(Service::Registration, Uuid::nil(), &|| false);
+    assert_eq!(found.urls, ["http://localhost:80"], "{found:?}");
 }
 
 #[test]

@@ -10,7 +10,7 @@ use mxl::Uuid;
 use simple_dns::rdata::{RData, SRV, TXT};
 use simple_dns::{CLASS, Name, Packet, PacketFlag, Question, RCODE, ResourceRecord, TYPE};
 
-use super::{Announcement, Discovery, MAX_INSTANCES};
+use super::{Announcement, MAX_INSTANCES};
 
 /// Maximum time for a search.
 const TIMEOUT: Duration = Duration::from_secs(3);
@@ -23,17 +23,21 @@ const MAX_DOMAINS: usize = 6;
 /// A search: the name servers, and when it ends.
 struct Search<'a> {
     servers: &'a [SocketAddr],
-    /// The one that answers: those before it do not.
-    at: Cell<usize>,
+    /// Those that have not answered a question: they are not asked any more.
+    silent: [Cell<bool>; MAX_SERVERS],
     until: Instant,
     is_over: &'a dyn Fn() -> bool,
 }
 
 /// The instances of these services in the first domain that has any.
-pub fn browse(discovery: &Discovery, types: &[&str], is_over: &dyn Fn() -> bool) -> Vec<Announcement> {
-    let servers = &discovery.nameservers[..discovery.nameservers.len().min(MAX_SERVERS)];
-    let search = Search { servers, at: Cell::new(0), until: Instant::now() + TIMEOUT, is_over };
-    for domain in discovery.domains.iter().take(MAX_DOMAINS) {
+pub fn browse(
+    servers: &[SocketAddr],
+    domains: &[String],
+    types: &[&str],
+    is_over: &dyn Fn() -> bool,
+) -> Vec<Announcement> {
+    let search = Search { servers, silent: Default::default(), until: Instant::now() + TIMEOUT, is_over };
+    for domain in domains.iter().take(MAX_DOMAINS) {
         let mut found = Vec::new();
         for of in types {
             found.extend(search.instances(&format!("{of}.{}", domain.trim_end_matches('.'))));
@@ -66,16 +70,18 @@ impl Search<'_> {
         announcement
     }
 
-    /// The first answer of a name server, whether there are such records or not.
+    /// The first answer of a name server that says whether there are such records.
     fn ask(&self, name: &Name<'_>, of: TYPE) -> Option<Vec<u8>> {
-        while let Some(server) = self.servers.get(self.at.get()) {
+        for (server, silent) in self.servers.iter().zip(&self.silent).filter(|(_, silent)| !silent.get()) {
             let left = self.until.saturating_duration_since(Instant::now()).min(ANSWER_TIMEOUT);
             if left.is_zero() || (self.is_over)() {
                 return None;
             }
             match exchange(*server, name, of, Instant::now() + left) {
-                Ok(answer) => return Some(answer),
-                Err(_) => self.at.set(self.at.get() + 1),
+                Ok(answer) if is_final(&answer) => return Some(answer),
+                // It refuses this question, or cannot answer it. It may answer others.
+                Ok(_) => {}
+                Err(_) => silent.set(true),
             }
         }
         None
@@ -143,8 +149,12 @@ fn is_truncated(bytes: &[u8], id: u16) -> bool {
 }
 
 fn is_answer(packet: &Packet<'_>, id: u16) -> bool {
-    let is_final = matches!(packet.rcode(), RCODE::NoError | RCODE::NameError);
-    packet.id() == id && packet.has_flags(PacketFlag::RESPONSE) && is_final
+    packet.id() == id && packet.has_flags(PacketFlag::RESPONSE)
+}
+
+/// Whether an answer says that there are such records, or that there are none.
+fn is_final(answer: &[u8]) -> bool {
+    Packet::parse(answer).is_ok_and(|packet| matches!(packet.rcode(), RCODE::NoError | RCODE::NameError))
 }
 
 /// The instances that an answer names.
