@@ -61,7 +61,7 @@ impl std::fmt::Debug for Node {
 struct NodeState {
     resources: BTreeMap<(ResourceKind, Uuid), Resource>,
     flows: BTreeMap<Uuid, FlowDefinition>,
-    /// Those of the flows, and those that are switched off and whose flow may come back.
+    /// Those of the flows, and those whose flow may come back: they are switched off, or an activation is scheduled.
     senders: BTreeMap<Uuid, (Uuid, Terminal)>,
     receivers: BTreeMap<Uuid, (Medium, u32, Terminal)>,
     activate: Box<dyn Activate>,
@@ -135,9 +135,10 @@ impl Node {
                 (id, senders.remove(&id).unwrap_or_else(|| (*flow, Terminal::sender(self.domain, *flow))))
             })
             .collect();
-        // One that is switched off is still off when its flow comes back.
-        let off = senders.into_iter().filter(|(_, (_, terminal))| !terminal.route().is_enabled);
-        state.senders.extend(off.take(MAX_FLOWS));
+        // One that is switched off is still off when its flow comes back. An activation is made, or fails and is told.
+        let is_kept = |terminal: &Terminal| !terminal.route().is_enabled || terminal.due().is_some();
+        let kept = senders.into_iter().filter(|(_, (_, terminal))| is_kept(terminal));
+        state.senders.extend(kept.take(MAX_FLOWS));
         state.flows = flows;
         self.refresh(&mut state);
     }
@@ -223,7 +224,6 @@ impl Node {
         let mut due: Vec<_> = state.terminals().filter_map(is_due).collect();
         due.sort_unstable();
         for (_, id) in due {
-            let now = state.next_version();
             let NodeState { senders, receivers, activate, flows, .. } = &mut *state;
             let result = if let Some((flow, terminal)) = senders.get_mut(&id) {
                 let definition = flows.get(flow);
@@ -291,7 +291,8 @@ impl Node {
         let mut state = self.lock();
         // The thread that does this may be late.
         self.activate_due(&mut state);
-        let now = state.next_version();
+        // Not a version: these run ahead of a clock that was set back.
+        let now = clock::now();
         let NodeState { senders, receivers, activate, flows, .. } = &mut *state;
         let (answer, patched, kind, value) = match side {
             Side::Sender => {
@@ -389,6 +390,58 @@ mod tests {
         node.set_flows([flow]);
         assert!(!node.terminal(Side::Sender, sender).unwrap().route().is_enabled);
         assert_eq!(node.resources()[&(ResourceKind::Sender, sender)].value["subscription"]["active"], false);
+    }
+
+    /// Schedules the end of a sender.
+    fn schedule(node: &Node, sender: Uuid, after: &str) {
+        let activation = json!({ "mode": "activate_scheduled_relative", "requested_time": after });
+        let request = json!({ "master_enable": false, "activation": activation });
+        assert_eq!(node.patch(Side::Sender, sender, &request).unwrap().0, 202);
+    }
+
+    #[test]
+    fn an_activation_outlives_a_short_absence_of_its_flow() {
+        let (node, flow, sender) = node();
+        schedule(&node, sender, "0:50000000");
+        node.set_flows([]);
+        node.set_flows([flow]);
+        let changes = node.lock().changes;
+        node.wait(changes, Duration::from_secs(5));
+        assert!(!node.terminal(Side::Sender, sender).unwrap().route().is_enabled);
+    }
+
+    #[test]
+    fn an_activation_whose_flow_has_ended_is_told() {
+        struct Told(std::sync::mpsc::Sender<String>);
+        impl Activate for Told {
+            fn receive(&mut self, _: Uuid, _: &Route) -> Result<(), String> {
+                Ok(())
+            }
+            fn send(&mut self, _: Uuid, _: bool) -> Result<(), String> {
+                Ok(())
+            }
+            fn failed(&mut self, _: Uuid, why: &str) {
+                self.0.send(why.into()).unwrap();
+            }
+        }
+        let (node, _, sender) = node();
+        let (tell, told) = std::sync::mpsc::channel();
+        node.lock().activate = Box::new(Told(tell));
+        schedule(&node, sender, "0:0");
+        node.set_flows([]);
+        let changes = node.lock().changes;
+        node.wait(changes, Duration::ZERO);
+        assert_eq!(told.try_recv().as_deref(), Ok("its flow has ended"));
+    }
+
+    #[test]
+    fn activations_follow_the_clock_after_it_was_set_back() {
+        let (node, _, sender) = node();
+        let now = clock::now();
+        let hour = 3600 * 1_000_000_000;
+        node.lock().last = now + hour;
+        schedule(&node, sender, "1:0");
+        assert!(node.terminal(Side::Sender, sender).unwrap().due().unwrap() < now + hour);
     }
 
     #[test]
