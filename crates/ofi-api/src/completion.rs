@@ -327,7 +327,7 @@ pub trait CompletionQueue: Send + Sync + std::any::Any {
     /// All descriptors to block on in place of [`CompletionQueue::wait_fd`]: once [`CompletionQueue::trywait`] has
     /// returned `Ok`, the next entry makes one of them readable. They stay the same until an endpoint is bound or
     /// closed. A queue with `FI_WAIT_UNSPEC` has them too, and spares the descriptor that unites them. Empty for a
-    /// queue without descriptors.
+    /// queue with `FI_WAIT_NONE`, `FI_WAIT_SET` or `FI_WAIT_MUTEX_COND`.
     fn wait_fds(&self) -> Vec<std::os::fd::RawFd>;
 
     /// Mutex and condition variable, for `FI_WAIT_MUTEX_COND`. Wait on them only after [`CompletionQueue::trywait`]

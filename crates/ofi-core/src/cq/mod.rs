@@ -21,7 +21,6 @@ use crate::fork::Born;
 use crate::lock::Lock;
 use crate::source::{Arm, Source};
 use crate::spin_policy::YieldHint;
-use crate::sys;
 use crate::wait::{WaitObject, Waitable, no_wait_object};
 use crate::wake_fd::WakeFd;
 
@@ -309,22 +308,6 @@ impl Cq {
         self.reader.lock().sources.iter().all(|bound| bound.source.is_empty(bound.slot))
     }
 
-    /// Blocks until the wake fd or a source's descriptor is readable. Returns whether one is.
-    fn block(&self, waiting: &WaitObject, deadline: Option<Instant>) -> bool {
-        let one = {
-            let guard = self.reader.lock();
-            match guard.sources.as_slice() {
-                [only] => only.source.wait_fd(),
-                _ => None,
-            }
-        };
-        // Waiting for two descriptors directly is faster than through an epoll set.
-        match one {
-            Some(fd) => sys::wait_readable(&[waiting.wake.fd(), fd], deadline),
-            None => waiting.sources.wait_readable(deadline),
-        }
-    }
-
     /// Prepares to block. A pending signal stays.
     fn prepare_to_wait(&self) -> Result<()> {
         self.born.check()?;
@@ -385,7 +368,7 @@ impl CompletionQueue for Cq {
                 return Err(Error::AGAIN);
             }
             // Checked in each round, in case a source always has work that leads to no completion.
-            let sleep = || self.prepare_to_wait().is_ok() && self.block(waiting, deadline);
+            let sleep = || self.prepare_to_wait().is_ok() && waiting.sources.wait_readable(deadline);
             let woken = waiting.wake.asleep(sleep);
             if !woken {
                 let late = deadline.is_some_and(|deadline| Instant::now() >= deadline);
@@ -436,9 +419,12 @@ impl CompletionQueue for Cq {
         self.waiting.iter().for_each(WaitObject::prepare);
         let outcome = self.prepare_to_wait();
         // Taken here, because no blocking read may ever come to take it: a signal wakes the descriptor's waiter once.
-        let is_external =
-            |waiting: &WaitObject| waiting.shown_fd(self.wait_obj).is_some() || waiting.wake.is_shown();
-        if outcome.is_err() && self.waiting.as_ref().is_some_and(is_external) {
+        let is_external = match self.wait_obj {
+            WaitObj::Fd | WaitObj::Pollfd => true,
+            WaitObj::Unspec => self.waiting.as_ref().is_some_and(|waiting| waiting.wake.is_shown()),
+            _ => false,
+        };
+        if outcome.is_err() && is_external {
             self.take_signal();
         }
         outcome

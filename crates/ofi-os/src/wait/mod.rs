@@ -5,8 +5,9 @@ mod mutex_cond;
 mod wait_set;
 
 use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use ofi_api::{Errno, Error, MutexCond, Result, WaitObj};
 
@@ -27,70 +28,112 @@ pub trait Waitable: Send + Sync {
     fn prepare(&self) -> Result<()>;
 }
 
-/// A wake fd and the descriptors of sources. One source needs no set of descriptors, as both can be waited for
-/// directly; most objects that only calls of the library wait for have one.
+/// A wake fd and the descriptors of sources. Threads wait for a single source and the wake fd directly, which is faster
+/// than an epoll set; for several, and where the application waits itself, there is a set.
+///
+/// A poll(2) goes on with the descriptors that it was given: it misses a source that is added, and holds the file of one
+/// that is removed, whose address then stays in use. So a change waits until all threads have left such a poll.
 pub struct Sources {
-    wake: RawFd,
-    /// The only source, without a set.
-    only: Mutex<Option<RawFd>>,
+    wake: WakeFd,
+    list: Mutex<List>,
     set: OnceLock<WaitSet>,
 }
 
+#[derive(Default)]
+struct List {
+    fds: Vec<RawFd>,
+    /// Threads that poll these descriptors directly.
+    polling: Arc<AtomicU32>,
+}
+
+/// Maximum time for which a change waits for threads that poll: they only have to be scheduled.
+const MAX_POLL_EXIT: Duration = Duration::from_secs(1);
+/// Between two signals to them, of which another thread may take one.
+const SIGNAL_INTERVAL: Duration = Duration::from_micros(50);
+
 impl Sources {
-    fn only(&self) -> MutexGuard<'_, Option<RawFd>> {
-        self.only.lock().unwrap_or_else(PoisonError::into_inner)
+    fn new(wake: &WakeFd) -> Self {
+        Self { wake: wake.clone(), list: Mutex::default(), set: OnceLock::new() }
     }
 
-    /// The set, which has all of them from now on.
-    fn unite(&self, only: Option<RawFd>) -> Result<&WaitSet> {
+    fn list(&self) -> MutexGuard<'_, List> {
+        self.list.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The set of all of `fds` and the wake fd.
+    fn unite(&self, fds: &[RawFd]) -> Result<&WaitSet> {
+        if let Some(set) = self.set.get() {
+            return Ok(set);
+        }
         let set = WaitSet::new()?;
-        [Some(self.wake), only].into_iter().flatten().try_for_each(|fd| set.add(fd))?;
+        std::iter::once(self.wake.fd()).chain(fds.iter().copied()).try_for_each(|fd| set.add(fd))?;
         Ok(self.set.get_or_init(|| set))
     }
 
-    /// Adds a source's descriptor. A thread that blocks meanwhile must be woken to see it.
+    /// Adds a source's descriptor.
     ///
     /// # Errors
     /// Errors of making a set, or of adding to it.
     pub fn add(&self, fd: RawFd) -> Result<()> {
-        let mut only = self.only();
-        if self.set.get().is_none() {
-            match *only {
-                None => *only = Some(fd),
-                Some(there) if there == fd => {}
-                Some(there) => self.unite(Some(there))?.add(fd)?,
-            }
+        let mut list = self.list();
+        if list.fds.contains(&fd) {
             return Ok(());
         }
-        self.set.get().map_or(Ok(()), |set| set.add(fd))
+        match self.set.get() {
+            Some(set) => set.add(fd)?,
+            None if list.fds.is_empty() => {}
+            None => self.unite(&list.fds)?.add(fd)?,
+        }
+        list.fds.push(fd);
+        self.changed(list);
+        Ok(())
     }
 
-    /// Removes a source's descriptor, if it is there.
+    /// Removes a source's descriptor, if it is there. No thread waits for it when this returns.
     pub fn remove(&self, fd: RawFd) {
-        let mut only = self.only();
-        if *only == Some(fd) {
-            *only = None;
-        }
-        if let Some(set) = self.set.get() {
-            set.remove(fd);
+        let mut list = self.list();
+        if let Some(at) = list.fds.iter().position(|&other| other == fd) {
+            list.fds.swap_remove(at);
+            if let Some(set) = self.set.get() {
+                set.remove(fd);
+            }
+            self.changed(list);
         }
     }
 
-    /// One descriptor for all of them, which every object has that the application waits for.
+    /// Waits until no thread polls the descriptors that the list had before.
+    fn changed(&self, mut list: MutexGuard<'_, List>) {
+        let polling = std::mem::take(&mut list.polling);
+        drop(list);
+        let began = Instant::now();
+        while polling.load(Ordering::Acquire) > 0 && began.elapsed() < MAX_POLL_EXIT {
+            self.wake.signal();
+            std::thread::sleep(SIGNAL_INTERVAL);
+        }
+    }
+
+    /// The descriptor of the set, if there is one.
     fn fd(&self) -> Option<RawFd> {
         self.set.get().map(WaitSet::fd)
     }
 
     /// Blocks until one of them is readable or `deadline` has passed. Returns whether one is.
     pub fn wait_readable(&self, deadline: Option<Instant>) -> bool {
-        if let Some(set) = self.fd() {
-            return sys::wait_readable(&[set], deadline);
-        }
-        let only = *self.only();
-        match only {
-            Some(fd) => sys::wait_readable(&[self.wake, fd], deadline),
-            None => sys::wait_readable(&[self.wake], deadline),
-        }
+        let list = self.list();
+        let fds = match (list.fds.as_slice(), self.fd()) {
+            ([_, _, ..], Some(set)) => {
+                drop(list);
+                return sys::wait_readable(&[set], deadline);
+            }
+            (fds, _) => [Some(self.wake.fd()), fds.first().copied()],
+        };
+        let polling = Arc::clone(&list.polling);
+        polling.fetch_add(1, Ordering::Relaxed); // under the lock
+        drop(list);
+        let fds: [RawFd; 2] = fds.map(|fd| fd.unwrap_or(-1));
+        let is_readable = sys::wait_readable(&fds, deadline);
+        polling.fetch_sub(1, Ordering::Release);
+        is_readable
     }
 }
 
@@ -118,10 +161,10 @@ impl WaitObject {
         };
         let is_shown = matches!(wait_obj, WaitObj::Fd | WaitObj::Pollfd | WaitObj::MutexCond | WaitObj::Set);
         let wake = WakeFd::of(is_shown)?;
-        let sources = Sources { wake: wake.fd(), only: Mutex::new(None), set: OnceLock::new() };
+        let sources = Sources::new(&wake);
         let mut waker = None;
         if is_shown {
-            let set = sources.unite(None)?.fd();
+            let set = sources.unite(&[])?.fd();
             waker = (wait_obj == WaitObj::MutexCond).then(|| Waker::start(set)).transpose()?;
         }
         Ok(Some(Self { waker, wake, sources, group }))
@@ -223,6 +266,65 @@ mod tests {
         assert!(object.sources.fd().is_none() && !object.sources.wait_readable(soon()));
         sys::signal_eventfd(&other);
         assert!(object.sources.wait_readable(None));
+    }
+
+    /// Threads that wait for these sources.
+    fn blocked<'a>(
+        scope: &'a std::thread::Scope<'a, '_>,
+        object: &'a WaitObject,
+        count: usize,
+    ) -> Vec<std::thread::ScopedJoinHandle<'a, bool>> {
+        let until = Some(Instant::now() + Duration::from_secs(30));
+        let wait = move || loop {
+            // As those do that wait for an event.
+            object.wake.arm();
+            if object.sources.wait_readable(until) && !sys::is_readable(object.wake.fd()) {
+                return true;
+            }
+            if until.is_some_and(|until| Instant::now() > until) {
+                return false;
+            }
+        };
+        let threads = (0..count).map(|_| scope.spawn(wait)).collect();
+        while object.sources.list().polling.load(Ordering::Acquire) < count as u32 {
+            std::thread::yield_now();
+        }
+        threads
+    }
+
+    #[test]
+    fn every_blocked_thread_sees_an_added_source() {
+        for before in 0..2 {
+            let object = WaitObject::open(WaitObj::Unspec, None).unwrap().unwrap();
+            let events: Vec<_> = (0..=before).map(|_| sys::eventfd().unwrap()).collect();
+            let (last, others) = events.split_last().unwrap();
+            others.iter().for_each(|event| object.sources.add(event.as_raw_fd()).unwrap());
+            std::thread::scope(|scope| {
+                let threads = blocked(scope, &object, 4);
+                object.sources.add(last.as_raw_fd()).unwrap();
+                sys::signal_eventfd(last);
+                assert!(threads.into_iter().all(|thread| thread.join().unwrap()), "{before} sources before");
+            });
+        }
+    }
+
+    #[test]
+    fn a_removed_source_is_free_although_threads_are_blocked() {
+        let object = WaitObject::open(WaitObj::Unspec, None).unwrap().unwrap();
+        let other = sys::eventfd().unwrap();
+        std::thread::scope(|scope| {
+            let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+            let address = socket.local_addr().unwrap();
+            object.sources.add(socket.as_raw_fd()).unwrap();
+            let threads = blocked(scope, &object, 3);
+            object.sources.remove(socket.as_raw_fd());
+            drop(socket);
+            let again = std::net::UdpSocket::bind(address);
+            object.sources.add(other.as_raw_fd()).unwrap();
+            sys::signal_eventfd(&other);
+            assert!(threads.into_iter().all(|thread| thread.join().unwrap()));
+            again.expect("nobody holds the socket");
+        });
     }
 
     #[test]
