@@ -456,7 +456,7 @@ impl Polled for Initiator {
     fn rest(&self) -> WaitFor {
         let rest = |peer: &TargetPeer| match peer.state {
             PeerState::Connected => {
-                peer.heard.due().map_or(peer.rest, |due| peer.rest.or(WaitFor::Until(due)))
+                peer.silence_due().map_or(peer.rest, |due| peer.rest.or(WaitFor::Until(due)))
             }
             _ if peer.is_replaced() => WaitFor::Announced,
             _ => WaitFor::Until(peer.greet),

@@ -50,18 +50,22 @@ impl Heard {
         self.checked = now;
         now.saturating_duration_since(self.last) > SILENCE
     }
-
-    /// When a waiting initiator is to check next.
-    pub(super) fn due(&self) -> Option<Instant> {
-        self.repeats.then(|| self.checked + UNDRIVEN / 2)
-    }
 }
 
 impl TargetPeer {
+    /// Whether its silence counts: with an operation under way, the transport reports its death.
+    fn is_watched(&self) -> bool {
+        self.heard.repeats && self.state == PeerState::Connected && self.flights.is_empty()
+    }
+
+    /// When a waiting initiator is to check its silence next.
+    pub(super) fn silence_due(&self) -> Option<Instant> {
+        self.is_watched().then(|| self.heard.checked + UNDRIVEN / 2)
+    }
+
     /// Whether the target is connected and counts as dead.
     pub(super) fn is_silent(&mut self, now: impl FnOnce() -> Instant) -> bool {
-        let is_idle = self.heard.repeats && self.state == PeerState::Connected && self.flights.is_empty();
-        if !is_idle || !self.heard.is_over(now()) {
+        if !self.is_watched() || !self.heard.is_over(now()) {
             return false;
         }
         let target = self.info.id;
