@@ -20,7 +20,8 @@ pub const NO_OPEN_MPI: &str = "apt-get install openmpi-bin libopenmpi-dev";
 /// Builds the library, and links it into a folder of its own. Returns that folder.
 ///
 /// Packages that are built together determine the features of third-party crates, and so whether dependents are
-/// compiled again. Therefore a release build is that of an installation, and a debug build that of the tests.
+/// compiled again. Therefore a release build is that of an installation, and a debug build that of the tests, with the
+/// features of the whole workspace. `cargo xtask installed` runs C programs on a release build.
 ///
 /// # Errors
 /// A step fails.
