@@ -131,9 +131,6 @@ pub fn check(domain: &Domain, info: &Info, option: EpOption, value: usize) -> Re
             Errno::EOPNOTSUPP,
             "false: writes with data consume receives of the device, or FI_EFA_USE_UNSOLICITED_WRITE_RECV demands it",
         ),
-        EpOption::EfaUseUnsolicitedWriteRecv if !on && is_direct(info) && is_unsolicited(&limits) => {
-            (Errno::EOPNOTSUPP, "true: on fabric efa-direct writes with data consume no receives")
-        }
         _ => return Ok(()),
     };
     let advice = "leave the option as it is";

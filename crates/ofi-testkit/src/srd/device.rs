@@ -207,7 +207,7 @@ unsafe impl QueuePair for Simulated {
             return Err(Error::new(Errno::ENOMEM));
         }
         let mtu = self.device.lock().plan.mtu;
-        let most = self.with(|queue| queue.inline)?;
+        let (most, unsolicited) = self.with(|queue| (queue.inline, queue.unsolicited))?;
         for request in requests {
             match request.action {
                 Action::Send { from, .. } if from.len > mtu => return Err(Error::new(Errno::EMSGSIZE)),
@@ -243,7 +243,8 @@ unsafe impl QueuePair for Simulated {
                 }
                 Action::Read { into, at } => self.post_one(id, to, None, What::Read { into, at })?,
                 Action::Write { from, at, data } => {
-                    self.post_one(id, to, Some(from), What::Write { bytes: bytes(from), at, data })?;
+                    let what = What::Write { bytes: bytes(from), at, data, unsolicited };
+                    self.post_one(id, to, Some(from), what)?;
                 }
             }
         }

@@ -49,6 +49,9 @@ impl Default for Plan {
 /// The device's status for memory of this end that is not registered (rdma-core,
 /// `EFA_IO_COMP_STATUS_LOCAL_ERROR_INVALID_LKEY`).
 const LOCAL_KEY: u32 = 5;
+/// The device's status for a feature that the two ends have set differently
+/// (`EFA_IO_COMP_STATUS_REMOTE_ERROR_FEATURE_MISMATCH`).
+const FEATURE: u32 = 18;
 
 /// A message in flight.
 struct Flight {
@@ -62,11 +65,11 @@ struct Flight {
     number: u64,
 }
 
-/// The effect of a message at its receiver.
+/// The effect of a message at its receiver. A write is `unsolicited` as its sender's queue pair is.
 enum What {
     Send(Vec<u8>, Option<u32>),
     Read { into: Segment, at: Remote },
-    Write { bytes: Vec<u8>, at: Remote, data: Option<u32> },
+    Write { bytes: Vec<u8>, at: Remote, data: Option<u32>, unsolicited: bool },
 }
 
 // SAFETY: the segment is of memory that the queue pair's owner lends it until the request has ended, whichever thread
@@ -607,6 +610,9 @@ impl SimulatedDevice {
             What::Read { into: Segment { len, .. }, .. } => {
                 // SAFETY: registered memory of at least `len` bytes; the segment is lent until the read has ended.
                 unsafe { ofi_core::copy::bytes(place, into, len) };
+            }
+            What::Write { data: Some(_), unsolicited, .. } if unsolicited != queue.unsolicited => {
+                return Status::Failed(FEATURE);
             }
             What::Write { data, .. } => {
                 let id = match data {

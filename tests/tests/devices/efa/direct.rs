@@ -212,6 +212,38 @@ fn accesses_are_offered_where_their_data_consumes_receives_of_the_device() {
     pair.done(&pair.a);
 }
 
+/// On a device that has both kinds of writes with data, the application chooses. Both ends must choose the same kind.
+#[test]
+fn an_application_may_have_its_writes_with_data_consume_receives() {
+    let _alone = alone();
+    let kit: &dyn Kit = &EfaPair;
+    for own in [[true, true], [false, false], [true, false], [false, true]] {
+        let [a, b] = own.map(|on| {
+            let side = kit.opening_for(hints(Caps::MSG | Caps::RMA)).open_disabled().unwrap();
+            assert_eq!(side.info.fabric_attr.name, "efa-direct");
+            assert_eq!(side.ep.option(EpOption::EfaUseUnsolicitedWriteRecv), Ok(1));
+            side.ep.set_option(EpOption::EfaUseUnsolicitedWriteRecv, on.into()).unwrap();
+            assert_eq!(side.ep.option(EpOption::EfaUseUnsolicitedWriteRecv), Ok(on.into()));
+            side.ep.enable().unwrap();
+            side
+        });
+        let pair = Pair::of(a, b);
+        let (memory, from) = (Memory::new(64), Memory::patterned(64, 4));
+        let region = pair.b.register(&memory, RIGHTS).unwrap();
+        let before = DEVICE.solicited();
+        pair.post(|| pair.a.out(pair.to_b, &from).context(2).data(77).write(&[remote(&region)]));
+        if own[0] == own[1] {
+            assert_eq!(pair.done(&pair.b).data, 77);
+            pair.done(&pair.a);
+            memory.check(64, 4);
+            assert_eq!(DEVICE.solicited() - before, usize::from(!own[0]));
+        } else {
+            assert_eq!(pair.failed(&pair.a).err, Errno::EIO, "{own:?}");
+            pair.quiet(std::time::Duration::from_millis(5));
+        }
+    }
+}
+
 #[test]
 fn a_device_that_does_not_know_the_requester_refuses_its_accesses() {
     let _alone = alone();
