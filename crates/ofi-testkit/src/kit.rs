@@ -36,6 +36,11 @@ pub trait Kit: Sync {
         false
     }
 
+    /// Whether endpoints have their names before they are enabled.
+    fn names_early(&self) -> bool {
+        true
+    }
+
     /// Whether a peer makes progress without calls even in manual mode, as with an adapter.
     fn moves_by_itself(&self) -> bool {
         false

@@ -42,6 +42,10 @@ impl Kit for EfaPair {
     fn shared_memory(&self) -> bool {
         false
     }
+
+    fn names_early(&self) -> bool {
+        false
+    }
 }
 
 /// The same, with shared memory between the endpoints, which is the default.
@@ -50,6 +54,10 @@ struct EfaNear;
 impl Kit for EfaNear {
     fn hints(&self) -> Hints {
         EfaPair.hints()
+    }
+
+    fn names_early(&self) -> bool {
+        EfaPair.names_early()
     }
 }
 
