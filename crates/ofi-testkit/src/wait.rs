@@ -1,4 +1,5 @@
-//! Waits with limits. A test never sleeps for an event: it drives its endpoints until the event occurs, or fails.
+//! Waits with limits. A test drives its endpoints until an event occurs, or fails. Between two polls it may sleep for
+//! 100 µs.
 
 use std::os::fd::RawFd;
 use std::time::{Duration, Instant};

@@ -212,7 +212,7 @@ impl TcpEndpoint {
         main.role = Role::Main;
         let (extras, striped) = (main.extras, main.striped);
         if let Some(conn) = self.conn(id) {
-            // The peer uses it after the answer: for none of the payloads whose packets are here.
+            // The peer uses it after the answer: for none of the payloads that this end has begun to parse.
             (conn.extras, conn.striped) = (extras, striped);
         }
         let bulk = self.peers[peer as usize].bulk.get_or_insert_with(|| Box::new(Bulk::new(0)));
