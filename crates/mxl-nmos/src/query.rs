@@ -17,6 +17,9 @@ const MAX_RESOURCES: usize = 16_384;
 /// Maximum length of one list, in bytes, and maximum time for it.
 const MAX_LIST: usize = 32 << 20;
 const LIST_TIMEOUT: Duration = Duration::from_secs(10);
+/// Maximum time in which a search for a Query API begins to try another address.
+#[cfg(feature = "dns-sd")]
+const FIND_TIMEOUT: Duration = Duration::from_secs(12);
 /// Maximum time for all questions to Connection APIs, which may be unreachable from here.
 const DETAILS_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -59,17 +62,34 @@ impl Query {
         Ok(Self { client, api })
     }
 
-    /// The first Query API that DNS-SD finds and that answers, or the reason of the last one. `log` gets what a
-    /// person should know.
+    /// The first Query API that DNS-SD finds and that answers, or the reason of the last one, after at most 18
+    /// seconds. `log` gets what a person should know.
     ///
     /// # Errors
     /// [`Error::NotFound`]; those of [`open`](Self::open).
     #[cfg(feature = "dns-sd")]
     pub fn find(discovery: &crate::Discovery, log: &mut dyn FnMut(&str)) -> Result<Self, Error> {
-        let found = discovery.find(crate::Service::Query, Uuid::new_v4(), &|| false);
+        Self::find_until(discovery, &|| false, log)
+    }
+
+    /// Does the same until `is_over` says that nobody waits for it any more.
+    ///
+    /// # Errors
+    /// Those of [`find`](Self::find).
+    #[cfg(feature = "dns-sd")]
+    pub fn find_until(
+        discovery: &crate::Discovery,
+        is_over: &dyn Fn() -> bool,
+        log: &mut dyn FnMut(&str),
+    ) -> Result<Self, Error> {
+        let begin = Instant::now();
+        let found = discovery.find(crate::Service::Query, Uuid::new_v4(), is_over);
         found.notes.iter().for_each(|note| log(note));
         let mut last = Error::NotFound;
         for url in found.urls {
+            if is_over() || begin.elapsed() > FIND_TIMEOUT {
+                break;
+            }
             match Self::open(&url) {
                 Ok(query) => return Ok(query),
                 Err(error) => last = error,
