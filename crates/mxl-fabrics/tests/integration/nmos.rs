@@ -220,4 +220,8 @@ fn a_registry_has_an_address_of_plain_http() {
         let serving = serve(&near, "127.0.0.1:0", arguments);
         serving.wait(why);
     }
+    let mut program = command("mirror", &near);
+    let url = "http://127.0.0.1:1";
+    program.args(["--http", "127.0.0.1:0", "--nmos", url, "--nmos-query", url, "--receivers", "0"]);
+    Gateway::start(program).wait("--nmos-query: without --receivers");
 }

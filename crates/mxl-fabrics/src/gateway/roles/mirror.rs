@@ -6,6 +6,8 @@
 mod finder;
 mod host;
 mod local;
+#[cfg(feature = "nmos")]
+mod placed;
 mod wanted;
 
 use std::path::PathBuf;
@@ -23,7 +25,7 @@ use super::web::{self, About, Board, WebOptions};
 use crate::{Engine, Error, Provider, Result, disk, program};
 use host::Host;
 use local::Local;
-use wanted::Wanted;
+use wanted::{Share, Wanted};
 
 /// Maximum wait at the end for the threads, which remove their flows: longer than one connects or writes, shorter than
 /// the ten seconds that a container gets. Only one that looks for a host's address may take longer.
@@ -82,6 +84,9 @@ pub fn run(options: &Options) -> Result<()> {
             remotes.len()
         )));
     }
+    if options.nmos_query.is_some() && options.receivers == 0 {
+        return Err(Error::Argument("--nmos-query: without --receivers, nothing is looked for".into()));
+    }
     let key = options.key.as_deref().map(program::key).transpose()?;
     let local = Arc::new(Local {
         domain,
@@ -99,18 +104,20 @@ pub fn run(options: &Options) -> Result<()> {
     let mut threads = Vec::new();
     let start = {
         let local = Arc::clone(&local);
-        move |remote, stops, wanted| {
+        move |remote, stops, wanted: Option<Arc<dyn Share>>| {
             let host = Host::new(remote, Arc::clone(&local), keep, stops, board.clone(), wanted);
             let thread = std::thread::Builder::new().name("mxl-mirror".into()).spawn(move || host.run());
             thread.map_err(|error| Error::Argument(format!("start a thread: {error}")))
         }
     };
-    for remote in remotes {
-        threads.push(start(remote, vec![Arc::clone(&is_over)], wanted.clone())?);
+    for remote in &remotes {
+        let wanted = wanted.clone().map(|wanted| wanted as Arc<dyn Share>);
+        threads.push(start(remote.clone(), vec![Arc::clone(&is_over)], wanted)?);
     }
     #[cfg(feature = "nmos")]
     if let (Some(registry), Some(wanted)) = (&options.nmos_query, wanted) {
-        let finder = finder::Finder::new(registry.clone(), wanted, Arc::clone(&is_over), Box::new(start))?;
+        let (given, is_over) = (remotes.iter().map(Remote::to_string).collect(), Arc::clone(&is_over));
+        let finder = finder::Finder::new(registry.clone(), given, wanted, is_over, Box::new(start))?;
         let thread = std::thread::Builder::new().name("mxl-mirror-find".into()).spawn(move || finder.run());
         threads.push(thread.map_err(|error| Error::Argument(format!("start a thread: {error}")))?);
     }

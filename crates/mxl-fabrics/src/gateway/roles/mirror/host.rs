@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use mxl::{FlowDefinition, Uuid};
 
 use super::local::{Local, Mirrored};
-use super::wanted::Wanted;
+use super::wanted::Share;
 use crate::Provider;
 use crate::gateway::roles::log::say;
 use crate::gateway::roles::remote::{Control, Remote};
@@ -43,7 +43,7 @@ pub struct Host {
     board: Option<Arc<Board>>,
     reported: Instant,
     /// With NMOS receivers: the flows that these are connected to, in place of all.
-    wanted: Option<Arc<Wanted>>,
+    wanted: Option<Arc<dyn Share>>,
     flows: BTreeMap<Uuid, Flow>,
     /// The last failure, which is told once.
     said: String,
@@ -101,7 +101,7 @@ impl Host {
         keep: Duration,
         stops: Vec<Arc<AtomicBool>>,
         board: Option<Arc<Board>>,
-        wanted: Option<Arc<Wanted>>,
+        wanted: Option<Arc<dyn Share>>,
     ) -> Self {
         let flows = remote.ids.iter().map(|id| (*id, Flow::default())).collect();
         let reported = Instant::now();
@@ -323,6 +323,9 @@ impl Host {
                         say(format_args!("flow {id}: nobody sends it any more"));
                     } else if report.is_connected {
                         say(format_args!("flow {id}: arrives"));
+                    }
+                    if let Some(wanted) = self.wanted.as_ref().filter(|_| mirrored.is_connected()) {
+                        wanted.arrives(*id);
                     }
                 }
                 Err(error) => {

@@ -1,9 +1,20 @@
-//! The flows that NMOS receivers are connected to.
+//! The flows that NMOS receivers are connected to, as a host follows them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, PoisonError};
 
 use mxl::Uuid;
+
+/// What a host mirrors of the flows that receivers are connected to.
+pub trait Share: Send + Sync {
+    /// The flows.
+    fn flows(&self) -> BTreeSet<Uuid>;
+
+    /// A flow is connected.
+    fn arrives(&self, flow: Uuid) {
+        let _ = flow;
+    }
+}
 
 /// The flow of each receiver that is connected.
 #[derive(Debug, Default)]
@@ -18,9 +29,11 @@ impl Wanted {
             None => wanted.remove(&receiver),
         };
     }
+}
 
-    /// The flows.
-    pub fn flows(&self) -> BTreeSet<Uuid> {
+/// All of them.
+impl Share for Wanted {
+    fn flows(&self) -> BTreeSet<Uuid> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).values().copied().collect()
     }
 }
