@@ -117,7 +117,10 @@ const MAX_RETIRED: usize = 4096;
 impl Reports {
     fn set(&mut self, part: &str, flows: Vec<FlowStatus>) {
         let now: BTreeMap<Uuid, Counts> = flows.iter().map(|flow| (flow.id, flow.counts)).collect();
-        let former = self.parts.insert(part.into(), flows).unwrap_or_default();
+        // Parts come and go with the hosts that a registry names.
+        let former =
+            if flows.is_empty() { self.parts.remove(part) } else { self.parts.insert(part.into(), flows) };
+        let former = former.unwrap_or_default();
         for FlowStatus { id, counts, .. } in former {
             if counts != Counts::default() && !now.get(&id).is_some_and(|now| now.continues(counts)) {
                 let retired = self.retired.entry(id).or_default();
@@ -184,6 +187,7 @@ mod tests {
         assert_eq!(board.flows()[&id], wanted);
         board.set("a", Vec::new());
         assert_eq!(board.flows()[&id].why, "no route");
+        assert_eq!(board.0.lock().unwrap().parts.keys().collect::<Vec<_>>(), ["b"]);
         // It has moved from one part to the other, and then begins anew: nothing that was counted is forgotten.
         assert_eq!(board.flows()[&id].counts, Counts { reconnections: 2, ..counts(12) });
         board.set("b", vec![flow(FlowState::Connected, "", "b:1", 9)]);
