@@ -88,7 +88,8 @@ impl NmosOptions {
             return Ok(None);
         }
         let label = self.nmos_label.as_deref().unwrap_or(role);
-        tracing::debug!(target: "mxl::fabrics", label, %at, ?gateway, receivers, domain = %domain.path().display(), "no NMOS");
+        let domain = domain.path().display();
+        tracing::debug!(target: "mxl::fabrics", label, %at, ?gateway, receivers, %domain, "no NMOS");
         Err(Error::Argument("--nmos: this program was built without feature nmos of mxl-fabrics".into()))
     }
 }
