@@ -59,6 +59,7 @@ impl Registration {
             node: Arc::clone(&node),
             client: Client::default(),
             registries,
+            place: 0,
             urls: Vec::new(),
             heartbeat,
             beaten: None,
@@ -92,7 +93,9 @@ struct Session {
     node: Arc<Node>,
     client: Client,
     registries: Registries,
-    /// Their addresses; none before they were looked for.
+    /// The place of the registries that is used.
+    place: usize,
+    /// The addresses there; none before they were looked for.
     urls: Vec<String>,
     heartbeat: Duration,
     /// When the last heartbeat began; `None` if one is due at once.
@@ -113,7 +116,9 @@ struct Session {
 
 impl Session {
     fn run(mut self) {
-        let (mut changes, mut pause, mut failures) = (0, PAUSES.0, 0);
+        let (mut changes, mut pause) = (0, PAUSES.0);
+        // Of the addresses of a place, and of places.
+        let (mut failures, mut failed_places) = (0, 0);
         while !self.is_over() {
             let step = match self.look() {
                 Ok(()) if self.until_beat().is_zero() => self.beat(),
@@ -122,7 +127,7 @@ impl Session {
             };
             match step {
                 Ok(()) => {
-                    (pause, failures) = (PAUSES.0, 0);
+                    (pause, failures, failed_places) = (PAUSES.0, 0, 0);
                     if !std::mem::take(&mut self.said).is_empty() {
                         (self.log)(&format!("NMOS registry: {} answers again", self.urls[self.at]));
                     }
@@ -131,10 +136,16 @@ impl Session {
                 Err(error) => {
                     self.fail(&error);
                     failures += 1;
-                    if failures >= self.urls.len() {
-                        // None has answered: they are looked for again. The end does not wait for this.
-                        failures = 0;
-                        self.urls.clear();
+                    if failures < self.urls.len() {
+                        continue;
+                    }
+                    // None has answered there. It is looked at again after the other places.
+                    (failures, failed_places) = (0, failed_places + 1);
+                    self.urls.clear();
+                    self.place = (self.place + 1) % self.registries.places();
+                    if failed_places >= self.registries.places() {
+                        // The end does not wait for this.
+                        failed_places = 0;
                         let until = Instant::now() + pause;
                         while Instant::now() < until && !self.is_over() {
                             changes =
@@ -158,7 +169,7 @@ impl Session {
             return Ok(());
         }
         let is_over = || self.is_over();
-        let (urls, notes) = self.registries.look(self.node.id(), &is_over);
+        let (urls, notes) = self.registries.look(self.place, self.node.id(), &is_over);
         for note in notes {
             if self.noted.len() < MAX_NOTES && self.noted.insert(note.clone()) {
                 (self.log)(&format!("NMOS registry: {note}"));

@@ -41,15 +41,19 @@ impl Registries {
         Self(vec![Place::Found(discovery)])
     }
 
-    /// Their addresses, as a search finds them now, and what a person should know.
-    pub(crate) fn look(&self, asker: Uuid, is_over: &dyn Fn() -> bool) -> (Vec<String>, Vec<String>) {
-        let (mut urls, mut notes) = (Vec::new(), Vec::new());
-        for place in &self.0 {
-            let (more, told) = place.look(asker, is_over);
-            urls.extend(more);
-            notes.extend(told);
-        }
-        (urls, notes)
+    /// Number of places to look at: at least one.
+    pub(crate) fn places(&self) -> usize {
+        self.0.len()
+    }
+
+    /// The addresses at a place, as a search finds them now, and what a person should know.
+    pub(crate) fn look(
+        &self,
+        place: usize,
+        asker: Uuid,
+        is_over: &dyn Fn() -> bool,
+    ) -> (Vec<String>, Vec<String>) {
+        self.0.get(place).map(|place| place.look(asker, is_over)).unwrap_or_default()
     }
 }
 
@@ -75,4 +79,16 @@ fn found() -> Result<Place, Error> {
 #[cfg(not(feature = "dns-sd"))]
 fn found() -> Result<Place, Error> {
     Err(Error::NoDiscovery)
+}
+
+#[cfg(all(test, feature = "dns-sd"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_used_before_others_are_looked_for() {
+        let registries = Registries::new(["http://a", AUTO]).unwrap();
+        let (urls, notes) = registries.look(0, Uuid::nil(), &|| panic!("a search"));
+        assert_eq!((registries.places(), urls, notes), (2, vec!["http://a".to_owned()], Vec::new()));
+    }
 }
