@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use ofi::raw::{Address, Caps, EpType, Hints};
+use ofi::raw::{AV_AUTH_KEY, Address, Caps, EpType, Hints};
 use ofi_testkit::Kit;
 use ofi_testkit::prelude::{Event, Memory, Opening, wait};
 
@@ -195,6 +195,39 @@ fn an_endpoint_of_all_addresses_calls_a_peer_at_loopback_from_the_address_of_its
         let Event::Done(_, named) = event else { panic!("a failure: {event:?}") };
         assert_eq!(named, source);
         wait::drive(&[from, at], "the send", || from.next_of(2)).done();
+        got.check(64, 3);
+    }
+}
+
+/// Regression test: with a key that the vector got after fi_getname, the endpoint bound the address of its name alone.
+#[test]
+fn an_endpoint_of_all_addresses_keeps_them_with_the_key_of_its_vector() {
+    const KEY: &[u8] = b"job 7";
+    for (provider, key_first) in [("tcp", true), ("tcp", false), ("udp", true), ("udp", false)] {
+        let hints = || Hints::new().provider(provider).ep_type(EpType::Rdm).caps(Caps::MSG);
+        let mut in_vector = hints();
+        in_vector.info.domain_attr.auth_key_size = AV_AUTH_KEY;
+        let mut info = Opening::new(in_vector).first_info().expect("an info");
+        info.src_addr = None;
+        let opening = Opening::new(hints()).info(info).without_shared_memory();
+        let everywhere = opening.open_disabled().expect("an endpoint");
+        if key_first {
+            everywhere.av.insert_auth_key(KEY).expect("a key");
+        }
+        let name = everywhere.ep.name().expect("a name before enabling");
+        everywhere.av.insert_auth_key(KEY).expect("the key, perhaps once more");
+        everywhere.ep.enable().expect("enabling");
+        assert_eq!(everywhere.name(), name);
+        let mut keyed = hints();
+        (keyed.info.ep_attr.auth_key_size, keyed.info.ep_attr.auth_key) = (KEY.len(), KEY.to_vec());
+        let peer = Opening::new(keyed).without_shared_memory().open();
+        let port = name.to_socket_addr().expect("an address of IP").port();
+        let to = peer.insert_address(&Address::from(SocketAddr::from(([127, 0, 0, 1], port))));
+        let (sent, got) = (Memory::patterned(64, 3), Memory::new(64));
+        everywhere.receive(&got).context(1).post().expect("a receive");
+        let sides = [&peer, &everywhere];
+        wait::drive(&sides, "room", || peer.out(to, &sent).context(2).send().ok());
+        wait::drive(&sides, "the message", || everywhere.next_of(1)).done();
         got.check(64, 3);
     }
 }

@@ -228,6 +228,8 @@ unsafe impl<P: CompositeSpec> TransportEndpoint<Composite<P>> for CompositeEndpo
         Ok(address)
     }
 
+    /// The near name is announced when the endpoint is enabled. A peer on this host that sends before that decides for
+    /// the far transport, and stays with it.
     fn reserve(&mut self, name: Option<&Address>) -> Result<Option<Address>> {
         self.far.reserve(name)
     }

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::net::SocketAddr;
 use std::sync::{Arc, Weak};
 
 use ofi_api::{Address, Caps, EpOption, Errno, Error, Result};
@@ -13,6 +14,7 @@ use crate::av::Watcher;
 use crate::cntr::Kind;
 use crate::cq::Cq;
 use crate::export::Counted;
+use crate::ip::any;
 use crate::source::Source;
 use crate::transport::{Transport, TransportEndpoint};
 
@@ -74,10 +76,10 @@ impl<T: Transport> EpCore<T> {
         state.ends.rx.decide(state.ends.staging.counters.has(Kind::Receive));
         let key = state.ends.peers.av().map_or(Ok(None), |av| av.claim_key())?;
         let reserved = match state.reserved.take() {
-            // A part without the key of the vector, which was not bound: another one gets the name.
-            Some((part, name)) if key.is_some() => {
+            // A part without the key of the vector, which was not bound or had none: another one gets the name.
+            Some((part, name)) if key.is_some() && state.key_in_use.is_none() => {
                 drop(part);
-                (state.name, state.named) = (Some(name), true);
+                (state.name, state.named) = (Some(Self::rebound(state.name.as_ref(), name)?), true);
                 None
             }
             reserved => reserved,
@@ -161,6 +163,18 @@ impl<T: Transport> EpCore<T> {
         T::open_endpoint(&self.domain.part, &info)
     }
 
+    /// The name to bind instead of a part that was opened as `wanted` and then named `name`. A part that is bound to all
+    /// addresses of the host is named by one of them.
+    fn rebound(wanted: Option<&Address>, name: Address) -> Result<Address> {
+        let ip = wanted.and_then(Address::to_socket_addr).map(|wanted| wanted.ip());
+        match name.to_socket_addr() {
+            Some(name) if ip.is_none_or(|ip| ip.is_unspecified()) => {
+                T::normalize(&SocketAddr::new(any(name.is_ipv6()), name.port()).into())
+            }
+            _ => Ok(name),
+        }
+    }
+
     /// See [`ofi_api::Endpoint::name`].
     pub(super) fn name(&self) -> Result<Address> {
         let mut guard = self.state.lock();
@@ -172,8 +186,11 @@ impl<T: Transport> EpCore<T> {
             return Ok(name.clone());
         }
         if state.reserved.is_none() {
-            let mut part = self.open_part(state.named, None)?;
-            state.reserved = part.reserve(state.name.as_ref())?.map(|name| (part, name));
+            let key = state.ends.peers.av().and_then(|av| av.claim_key().ok().flatten());
+            let mut part = self.open_part(state.named, key.as_ref().map(|(key, _)| key))?;
+            if let Some(name) = part.reserve(state.name.as_ref())? {
+                (state.reserved, state.key_in_use) = (Some((part, name)), key.map(|(_, in_use)| in_use));
+            }
         }
         match &state.reserved {
             Some((_, name)) => Ok(name.clone()),

@@ -489,7 +489,8 @@ impl<T: Transport> Endpoint for Ep<T> {
             ));
         }
         let name = T::normalize(address)?;
-        (guard.name, guard.named, guard.reserved) = (Some(name), true, None);
+        (guard.name, guard.named) = (Some(name), true);
+        (guard.reserved, guard.key_in_use) = (None, None);
         Ok(())
     }
 
@@ -627,8 +628,8 @@ impl<T: Transport> Drop for Ep<T> {
         let mut guard = self.core.state.lock();
         let state = &mut *guard;
         // Outstanding operations end without completions (fi_endpoint(3)); peers notice that the endpoint is gone.
-        let gone =
-            (state.transport.take(), std::mem::take(&mut state.queues), state.ends.rx.queue.matcher.drain());
+        let parts = (state.transport.take(), state.reserved.take());
+        let gone = (parts, std::mem::take(&mut state.queues), state.ends.rx.queue.matcher.drain());
         state.key_in_use = None;
         let shared = state.leave_shared();
         drop(guard);

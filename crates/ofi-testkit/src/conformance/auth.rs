@@ -252,6 +252,13 @@ pub fn a_key_stays_in_its_vector_while_anything_is_of_it(kit: &dyn Kit) {
     assert_eq!(av.remove_auth_key(key).unwrap_err().errno(), Errno::EINVAL);
     let next = av.insert_auth_key(OTHER).unwrap();
     assert_ne!(next, key, "a number is not used again");
+    let named = in_vector(kit);
+    let key = named.av.insert_auth_key(JOB).unwrap();
+    named.ep.name().unwrap();
+    assert_eq!(named.av.remove_auth_key(key).unwrap_err().errno(), Errno::EBUSY, "a name before enabling");
+    let TestEndpoint { direct, ep, av, .. } = named;
+    drop((direct, ep));
+    av.remove_auth_key(key).unwrap();
     let plain = kit.side();
     assert_eq!(plain.av.insert_auth_key(JOB).unwrap_err().errno(), Errno::EINVAL, "in a domain without");
 }
