@@ -7,8 +7,8 @@
 //! Invariants:
 //! - An event is acknowledged as soon as it has been read and copied. Destroying an object waits until its events are
 //!   acknowledged, so an object whose event was read exists until then.
-//! - It is queued for every [`AsyncEvents`] before that, so what is queued when a queue pair is followed for the first
-//!   time is about earlier ones of its number.
+//! - It is queued for every [`AsyncEvents`] before that, so what is queued about a new queue pair's number is about
+//!   earlier ones. [`AsyncEvents::follow`] is called then, before the pair is connected and can fail.
 //! - The loss of a device is remembered, and also reported to each [`AsyncEvents`] created later.
 
 use std::collections::{BTreeSet, VecDeque};
@@ -371,8 +371,8 @@ impl AsyncEvents {
         Ok(event)
     }
 
-    /// Reports the next [`AsyncEvent::LastReceive`] of a new queue pair. What is queued about an earlier one of its
-    /// number is dropped. With `false`, no longer.
+    /// Reports the next [`AsyncEvent::LastReceive`] of a new queue pair. What is queued about its number is dropped, as
+    /// it is about an earlier one: call this before the queue pair is connected. With `false`, no longer.
     pub fn follow(&self, qp: u32, follow: bool) {
         let mut waiting = self.watcher.waiting();
         waiting.follow(qp, follow);

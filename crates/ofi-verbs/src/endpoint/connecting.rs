@@ -135,11 +135,24 @@ fn param<'a>(private_data: &'a [u8], common: &Common) -> ConnParam<'a> {
 }
 
 /// Accepts a request to connect.
-fn accept(state: &mut Peer, common: &Common, id: &mut dyn Connection) -> rc::Result<()> {
+fn accept(state: &mut Peer, common: &mut Common, id: &mut dyn Connection) -> rc::Result<()> {
     common.timers.before(|code| id.set_ack_timeout(code));
     let data = greeting(state, common);
+    create_pair(common, id)?;
+    id.accept(param(&data, common)).inspect_err(|_| {
+        if let Some((qp, _)) = id.qp() {
+            common.adapter.watch.unfollow(qp);
+        }
+    })
+}
+
+/// Creates the queue pair, and follows it before it is connected: from then on it can fail.
+fn create_pair(common: &mut Common, id: &mut dyn Connection) -> rc::Result<()> {
     id.create_qp()?;
-    id.accept(param(&data, common))
+    if let Some((qp, _)) = id.qp() {
+        common.adapter.watch.follow(qp);
+    }
+    Ok(())
 }
 
 impl VerbsEndpoint {
@@ -305,10 +318,10 @@ impl VerbsEndpoint {
                 common.attempts += 1;
                 common.timers.before(|code| id.set_ack_timeout(code));
                 let data = greeting(state, common);
-                let result = id.create_qp().and_then(|()| id.connect(param(&data, common)));
+                let result = create_pair(common, &mut *id).and_then(|()| id.connect(param(&data, common)));
                 if let Some((qp, inline)) = id.qp() {
                     self.qps.insert(qp, peer);
-                    common.owns_pair(qp, self.qps.len());
+                    common.provide(self.qps.len());
                     state.inline = inline;
                 }
                 state.link = Link::Asking(id, at);
@@ -456,7 +469,7 @@ impl VerbsEndpoint {
                 self.ids.insert(id.number(), peer);
                 if let Some((qp, inline)) = id.qp() {
                     self.qps.insert(qp, peer);
-                    common.owns_pair(qp, self.qps.len());
+                    common.provide(self.qps.len());
                     state.inline = inline;
                 }
                 state.link = Link::Accepting(id, common.adapter.queues.now() + connect_timeout());
@@ -478,7 +491,7 @@ impl VerbsEndpoint {
         match (accepted, id.qp()) {
             (Ok(()), Some((qp, _))) => {
                 self.qps.insert(qp, peer);
-                common.owns_pair(qp, self.qps.len());
+                common.provide(self.qps.len());
                 state.mirror = Some(id);
             }
             (accepted, _) => {

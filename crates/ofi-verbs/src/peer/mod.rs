@@ -100,9 +100,8 @@ impl Common {
         Owner { regions: &self.domain.regions, caps: self.caps, auth: &AuthKey::NONE }
     }
 
-    /// Called when the endpoint has a new queue pair, its `count`th: follows it, and provides receives for its credits.
-    pub fn owns_pair(&mut self, qp: u32, count: usize) {
-        self.adapter.watch.follow(qp);
+    /// Called when the endpoint has a new queue pair, its `count`th: provides receives for its credits.
+    pub fn provide(&mut self, count: usize) {
         self.adapter.provide(&self.domain.transport, count * self.grant);
     }
 

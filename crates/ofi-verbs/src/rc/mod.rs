@@ -141,7 +141,8 @@ pub trait Events: Send + Sync {
     fn fds(&self) -> Vec<RawFd>;
 
     /// Reports the next [`AsyncEvent::LastReceive`] of a new queue pair, which is not reported otherwise. What is
-    /// queued about an earlier one of its number is dropped. With `false`, no longer.
+    /// queued about its number is dropped, as it is about an earlier one: call this before the queue pair is connected.
+    /// With `false`, no longer.
     fn follow(&self, qp: u32, follow: bool) {
         let _ = (qp, follow);
     }
