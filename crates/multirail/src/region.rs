@@ -277,7 +277,8 @@ impl Inner {
         near & !(RailSet::MAX << MAX_RAILS)
     }
 
-    /// The rails near the memory for a plan: with all that are opened while the plan exists.
+    /// The rails near the memory for a plan. Bits above the count mean rails that do not exist yet: a plan uses those
+    /// that are opened while it exists.
     pub(crate) fn near_for_plan(&self) -> RailSet {
         self.near() | RailSet::MAX << self.domains.count()
     }

@@ -11,6 +11,9 @@ impl<G> Core<G> {
     pub fn rail_failed(&mut self, rail: usize, errno: Errno, until: Time, now: Time) {
         self.now = now;
         self.account();
+        if let Some(rests) = self.rests_until.get_mut(rail) {
+            *rests = until;
+        }
         for id in self.sessions.ids(|session| session.paths.iter().any(|path| path.rail == rail)) {
             let Some(session) = self.sessions.get_mut(id) else { continue };
             let paths = session.paths.iter_mut().filter(|path| path.rail == rail);

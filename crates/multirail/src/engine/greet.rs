@@ -43,8 +43,9 @@ impl<G> Core<G> {
             self.config.connect_timeout
         };
         let deadline = now + patience.min(self.config.connect_timeout);
-        // A greeting tells the peer of all our rails. Whoever greets may know those of our start alone.
-        let told = if state == State::Greeting { self.rails.len() } else { self.first_rails };
+        // A greeting tells the peer of all our rails.
+        let told =
+            if state == State::Greeting { self.rails.len() } else { self.known_to_greeter(rails, now) };
         let paths = path::pair(&self.rails[..told], rails);
         let addresses: Vec<_> = paths.iter().map(|path| (path.rail, rails[path.remote].clone())).collect();
         let mut session = Session::new(incarnation, tag, theirs, state, paths, deadline);
@@ -62,6 +63,15 @@ impl<G> Core<G> {
         self.time_session(id, deadline);
         self.wake(id);
         id
+    }
+
+    /// The number of our rails that a peer certainly knows which has greeted us: those of our start, and if its rails
+    /// reach none of these that works, those up to the first that it may have used.
+    fn known_to_greeter(&self, rails: &[RailInfo], now: Time) -> usize {
+        let works = |path: &path::Path| self.rests_until[path.rail] <= now;
+        let reached = |&count: &usize| path::pair(&self.rails[..count], rails).iter().any(works);
+        let mut counts = self.first_rails..=self.rails.len();
+        counts.find(reached).unwrap_or(self.rails.len())
     }
 
     /// Sets the timer of a session that is not open.
@@ -99,7 +109,7 @@ impl<G> Core<G> {
         rails: &[RailInfo],
         now: Time,
     ) {
-        if path::pair(&self.rails[..self.first_rails], rails).is_empty() {
+        if path::pair(&self.rails, rails).is_empty() {
             self.counts.strays += 1; // an answer is impossible
             return;
         }
@@ -137,9 +147,11 @@ impl<G> Core<G> {
             }
             return;
         }
-        let is_known = self.peers.get(id).is_some_and(|peer| peer.is_loaded_at(rails));
+        // Only an answer to the loaded addresses is one to a known peer: a greeting may name others beside them.
+        let loaded = self.peers.get(id).map_or(0, |peer| peer.loaded_among(rails));
         let offered = self.open(incarnation, theirs, State::Offered, rails, now);
         if let Some(session) = self.sessions.get_mut(offered) {
+            let is_known = session.paths.iter().any(|path| path.remote < loaded);
             (session.peer, session.is_known) = (Some(id), is_known);
         }
         for old in before.into_iter().chain(given_up) {
@@ -167,12 +179,26 @@ impl<G> Core<G> {
             return None;
         }
         let paths = session.paths.len();
-        let is_stranger = session.is_answer();
+        let loaded = match session.state {
+            State::Offered if session.is_known => session.peer.and_then(|peer| self.peers.get(peer)),
+            _ => None,
+        };
+        // A known peer is answered at a loaded address first. A later answer may go to another one, as to a stranger.
+        let loaded = loaded.map_or(usize::MAX, |peer| peer.loaded_among(&session.rails));
+        let (is_answer, is_first) = (session.is_answer(), session.turn == 0);
         let open = |path: &path::Path| {
-            path.addr.is_some() && !stalled.is_shut(path) && places.takes_greeting(path, is_stranger)
+            let is_stranger = is_answer || path.remote >= loaded;
+            (path.remote < loaded || !is_first)
+                && path.addr.is_some()
+                && !stalled.is_shut(path)
+                && places.takes_greeting(path, is_stranger)
         };
         let index =
             (0..paths).map(|nth| (session.turn + nth) % paths).find(|&at| open(&session.paths[at]))?;
+        if session.paths[index].remote >= loaded {
+            session.is_known = false;
+        }
+        let is_stranger = session.is_answer();
         session.due = false;
         session.turn = index + 1;
         let (rail, addr) = (session.paths[index].rail, session.paths[index].addr?);
@@ -294,7 +320,7 @@ impl<G> Core<G> {
         let Some(session) = self.sessions.get_mut(id) else { return };
         session.state = State::Up;
         session.introduce(able_until);
-        let (incarnation, rails) = (session.incarnation, session.rails.as_slice().into());
+        let (incarnation, is_known, rails) = (session.incarnation, session.is_known, session.rails.clone());
         let Some(peer) = session.peer.and_then(|peer| self.peers.get_mut(peer)) else { return };
         if incarnation == self.incarnation {
             return self.announce(id); // the other end is this agent itself; posts use the session that greeted
@@ -304,9 +330,11 @@ impl<G> Core<G> {
         let name = Arc::clone(&peer.name);
         if peer.incarnation != incarnation {
             // A new incarnation has new addresses and new memory keys.
-            (peer.incarnation, peer.rails) = (incarnation, rails);
+            (peer.incarnation, peer.rails) = (incarnation, rails.into());
             peer.regions = Arc::clone(&self.no_regions);
             self.tell(Event::Restarted(Arc::clone(&name)));
+        } else {
+            peer.has_added(&rails, is_known);
         }
         if let Some(old) = old {
             self.move_waiting(old, id);

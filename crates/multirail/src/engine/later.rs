@@ -3,7 +3,8 @@
 //! Peers keep keys by the numbers of rails, so a rail has its number for the agent's life, and one that is opened later
 //! has the next number. Each peer with an open session is told its address ([`Body::Rails`]). The peer takes it into
 //! its list of this agent's rails, and answers with the length of the list ([`Body::Taken`]). From then on both ends
-//! pair all rails, as a new session would: a path that the new pairing lacks is *surplus*, and gets nothing new. An
+//! pair all rails, as a new session would: a path that the new pairing lacks is *surplus*, and gets nothing new as long
+//! as the paths in its place work. An
 //! agent of an older version drops the message as malformed and does not answer, so its session goes on with the paths
 //! that it has; its next session has all, since greetings and metadata name all rails.
 //!
@@ -48,6 +49,21 @@ impl Session {
         self.later.as_ref().map_or(0, |later| later.rails)
     }
 
+    /// Uses surplus paths again on whose rails no other path works, so that a path which does not work costs no rail.
+    pub(super) fn use_surplus(&mut self, now: Time) {
+        let is_inserting = self.inserting > 0;
+        let works = |path: &&path::Path| {
+            (path.addr.is_some() || is_inserting) && path.rests_until() <= now && !path.is_shut()
+        };
+        let (ours, theirs) =
+            self.paths.iter().filter(works).fold((0, 0), |(ours, theirs): (RailSet, _), path| {
+                (ours | bit(path.rail), theirs | bit(path.remote))
+            });
+        for path in self.paths.iter_mut().filter(|path| path.is_surplus) {
+            path.is_surplus = ours & bit(path.rail) != 0 && theirs & bit(path.remote) != 0;
+        }
+    }
+
     /// Asks for the keys of a chunk's remote region on the peer's later rails, unless that was done. Returns whether
     /// there is a message to send.
     #[cold]
@@ -56,7 +72,7 @@ impl Session {
         if later.keys.contains_key(&region) {
             return false;
         }
-        later.keys.insert(region, Lease::Asked(Time::ZERO));
+        later.keys.insert(region, Lease::Asked(Time::ZERO)); // without a deadline: other rails serve meanwhile
         self.outbox.push_back(Outgoing::new(Body::Renew(region), None));
         true
     }
@@ -72,6 +88,7 @@ impl<G> Core<G> {
         }
         self.places.add_rail(&spec);
         self.stalled.add_rail();
+        self.rests_until.push(Time::ZERO);
         self.latencies.push(Default::default());
         self.rails.push(spec);
         for id in self.sessions.ids(Session::is_up) {
@@ -132,19 +149,15 @@ impl<G> Core<G> {
             && peer.incarnation == incarnation
         {
             // For the next session. It is answered as that of a loaded peer if this one is at the loaded addresses.
-            if peer.is_loaded_at(&before) {
-                peer.loaded = Some(session.rails.as_slice().into());
-            }
-            if *peer.rails == *before {
-                peer.rails = session.rails.as_slice().into();
-            }
+            let is_proven = peer.loaded_among(&before) == before.len();
+            peer.has_added(&session.rails, is_proven);
         }
         self.pair_again(id);
     }
 
     /// Adds the paths that a session of the rails which both ends know now would have.
     fn pair_again(&mut self, id: SlotId) {
-        let able_until = self.now + self.patience();
+        let (able_until, now) = (self.now + self.patience(), self.now);
         let Some(session) = self.sessions.get_mut(id).filter(|session| session.is_up()) else { return };
         let mut wanted = path::pair(&self.rails[..session.told.into()], &session.rails);
         let pairs = wanted.len();
@@ -172,6 +185,7 @@ impl<G> Core<G> {
         for path in &mut session.paths {
             path.is_surplus = is_whole && !wanted.iter().any(|fresh| same(path, fresh));
         }
+        session.use_surplus(now);
         if before == 1 && session.paths.len() > 1 {
             session.introduce(able_until);
         }
@@ -184,13 +198,29 @@ impl<G> Core<G> {
     /// Handles a region's keys with those on later rails.
     pub(super) fn renewed(&mut self, id: SlotId, region: u64, keys: Vec<RegionKey>) {
         let Some(session) = self.sessions.get_mut(id) else { return };
-        // Only one answer to a request is taken, as in `widened`.
         let known = session.later.as_mut().and_then(|later| later.keys.get_mut(&region));
-        if let Some(known @ Lease::Asked(_)) = known {
-            *known = Lease::Held(keys);
+        if known.is_some_and(|known| known.is_answered(keys)) {
             session.leases.remove(&region); // the next write asks for leases on these rails too
         }
         self.wake(id);
+    }
+}
+
+impl Lease {
+    /// Takes the answer to a request for keys. Returns whether it is news.
+    ///
+    /// The answer to an earlier request may come after the peer has opened a rail and was asked again: the one that
+    /// names more rails is the newer one. So answers without a request are taken [`MAX_RAILS`] times, each of which
+    /// lets this end ask for leases once more, and the table is no larger than the peer's metadata.
+    fn is_answered(&mut self, keys: Vec<RegionKey>) -> bool {
+        let is_news = match self {
+            Self::Asked(_) => true,
+            Self::Held(held) => keys.len() > held.len(),
+        };
+        if is_news {
+            *self = Self::Held(keys);
+        }
+        is_news
     }
 }
 
@@ -246,10 +276,7 @@ impl<G> Core<G> {
     /// Handles the peer's keys on all its rails.
     pub(super) fn widened(&mut self, id: SlotId, region: u64, keys: Vec<RegionKey>) {
         let Some(session) = self.sessions.get_mut(id) else { return };
-        // Only one answer to a request is taken: the table is no larger than the peer's metadata, and each answer lets
-        // this end ask for leases once more.
-        if let Some(wide @ Lease::Asked(_)) = session.wide.get_mut(&region) {
-            *wide = Lease::Held(keys);
+        if session.wide.get_mut(&region).is_some_and(|wide| wide.is_answered(keys)) {
             session.leases.remove(&region); // the next write asks for leases on all rails
         }
         self.wake(id);
@@ -306,12 +333,7 @@ mod tests {
     }
 
     fn agent(name: &str, seed: u64) -> Core<()> {
-        let mut next = seed << 40;
-        let random = move || {
-            next += 1 << 32 | 1;
-            next
-        };
-        Core::new(name, vec![spec(seed as u8)], Config::default(), Box::new(random))
+        agent_of(name, seed, vec![spec(seed as u8)])
     }
 
     /// Delivers the messages of `from` that `passes`. Returns whether there were any.
@@ -445,6 +467,149 @@ mod tests {
         settle(&mut alice, &mut bob, |_| true);
         let rails: Vec<RailInfo> = bob.metadata(Vec::new()).rails;
         assert_eq!(rails.len(), 2);
-        assert!(alice.peers.get(peer.0).unwrap().is_loaded_at(&rails));
+        assert_eq!(alice.peers.get(peer.0).unwrap().loaded_among(&rails), 2);
+    }
+
+    fn kind(provider: &str, address: u8) -> RailSpec {
+        let mut spec = spec(address);
+        spec.info.provider = provider.into();
+        spec
+    }
+
+    fn agent_of(name: &str, seed: u64, rails: Vec<RailSpec>) -> Core<()> {
+        let mut next = seed << 40;
+        let random = move || {
+            next += 1 << 32 | 1;
+            next
+        };
+        Core::new(name, rails, Config::default(), Box::new(random))
+    }
+
+    /// Regression test: such a greeting was a stray, since the answerer paired the rails of its start alone.
+    #[test]
+    fn a_peer_that_reaches_only_a_later_rail_is_answered() {
+        let mut alice = agent_of("alice", 1, vec![kind("verbs", 1)]);
+        let mut bob = agent_of("bob", 2, vec![kind("udp", 2)]);
+        bob.add_rail(kind("verbs", 12)).unwrap();
+        bob.add_rail(kind("verbs", 13)).unwrap();
+        let peer = alice.load(&bob.metadata(Vec::new())).unwrap();
+        alice.connect(peer, NOW);
+        settle(&mut alice, &mut bob, |_| true);
+        assert!(alice.is_up(peer));
+        let other = bob.find("alice").unwrap();
+        assert_eq!((pairs(&alice, peer), pairs(&bob, other)), (vec![(0, 1), (0, 2)], vec![(1, 0), (2, 0)]));
+        assert_eq!(bob.counts().strays, 0);
+    }
+
+    /// Regression test: the answer went over the dead rail alone.
+    #[test]
+    fn a_greeting_is_answered_over_a_later_rail_while_the_first_cannot_be_driven() {
+        let mut alice = agent_of("alice", 1, vec![kind("udp", 1), kind("verbs", 3)]);
+        let mut bob = agent_of("bob", 2, vec![kind("udp", 2)]);
+        bob.add_rail(kind("verbs", 12)).unwrap();
+        bob.rail_failed(0, Errno::EIO, NOW + Duration::from_secs(60), NOW);
+        let peer = alice.load(&bob.metadata(Vec::new())).unwrap();
+        alice.connect(peer, NOW);
+        speak(&mut alice, &mut bob, |_| true);
+        let other = bob.find("alice").unwrap();
+        let offered = bob.peers.get(other.0).unwrap().offered.unwrap();
+        let rails: Vec<_> = bob.sessions.get(offered).unwrap().paths.iter().map(|path| path.rail).collect();
+        assert_eq!(rails, [0, 1]);
+        settle(&mut alice, &mut bob, |_| true);
+        assert!(alice.is_up(peer) && bob.is_up(other));
+    }
+
+    /// Regression test: a path that the new pairing lacked was given up before the one in its place worked.
+    #[test]
+    fn a_surplus_path_serves_while_the_one_in_its_place_does_not_work() {
+        let (mut alice, mut bob, [peer, _]) = connected(|_| true);
+        bob.add_rail(spec(12)).unwrap();
+        settle(&mut alice, &mut bob, |_| true);
+        assert_eq!(pairs(&alice, peer), [(0, 0), (0, 1)]);
+        alice.add_rail(spec(11)).unwrap();
+        settle(&mut alice, &mut bob, |_| true);
+        assert_eq!(pairs(&alice, peer), [(0, 0), (1, 1)]);
+        let later = NOW + Duration::from_secs(60);
+        alice.rail_failed(1, Errno::EIO, later, NOW);
+        assert_eq!(pairs(&alice, peer), [(0, 0), (0, 1)], "the peer's second rail is not lost");
+        alice.add_rail(spec(13)).unwrap();
+        settle(&mut alice, &mut bob, |_| true);
+        assert!(pairs(&alice, peer).contains(&(0, 1)), "nor by another pairing");
+        // Both paths of the pairing rest.
+        let (mut alice, mut bob, [peer, _]) = connected(|_| true);
+        alice.add_rail(spec(11)).unwrap();
+        settle(&mut alice, &mut bob, |_| true);
+        bob.add_rail(spec(12)).unwrap();
+        settle(&mut alice, &mut bob, |_| true);
+        assert_eq!(pairs(&alice, peer), [(0, 0), (1, 1)]);
+        let id = alice.peers.get(peer.0).unwrap().current.unwrap();
+        let session = alice.sessions.get_mut(id).unwrap();
+        session.paths.iter_mut().filter(|path| !path.is_surplus).for_each(|path| path.rest_until(later));
+        alice.check_paths(id, Errno::EIO, NOW);
+        assert!(alice.is_up(peer));
+        assert_eq!(pairs(&alice, peer), [(1, 0)]);
+    }
+
+    /// Regression test: the answer to the request before the peer opened a rail was taken for that to the next one.
+    #[test]
+    fn the_answer_that_names_more_rails_is_taken() {
+        let keys = |count: u8| (0..count).map(|rail| RegionKey { rail, key: 7, base: 0 }).collect::<Vec<_>>();
+        let (_, mut bob, [_, other]) = connected(|_| true);
+        let id = bob.peers.get(other.0).unwrap().current.unwrap();
+        let session = bob.sessions.get_mut(id).unwrap();
+        session.later.get_or_insert_default().keys.insert(7, Lease::Asked(Time::ZERO));
+        session.wide.insert(7, Lease::Asked(Time::ZERO));
+        for (count, wanted) in [(1, 1), (3, 3), (2, 3), (3, 3)] {
+            bob.renewed(id, 7, keys(count));
+            bob.widened(id, 7, keys(count));
+            let session = bob.sessions.get(id).unwrap();
+            let held = |lease: Option<&Lease>| match lease {
+                Some(Lease::Held(keys)) => keys.len(),
+                _ => 0,
+            };
+            let renewed = held(session.later.as_ref().unwrap().keys.get(&7));
+            assert_eq!((renewed, held(session.wide.get(&7))), (wanted, wanted));
+        }
+    }
+
+    /// Regression test: it greeted as a stranger, and its new rail was unknown in the next session.
+    #[test]
+    fn a_loaded_peer_that_has_added_a_rail_between_sessions_is_known() {
+        let (mut alice, mut bob) = (agent("alice", 1), agent("bob", 2));
+        let old = bob.metadata(Vec::new());
+        let peer = alice.load(&old).unwrap();
+        bob.add_rail(spec(12)).unwrap();
+        let new = bob.metadata(Vec::new());
+        let other = bob.load(&alice.metadata(Vec::new())).unwrap();
+        bob.connect(other, NOW);
+        speak(&mut bob, &mut alice, |_| true);
+        let offered = alice.peers.get(peer.0).unwrap().offered.unwrap();
+        assert!(alice.sessions.get(offered).unwrap().is_known, "it is answered before strangers");
+        settle(&mut alice, &mut bob, |_| true);
+        let known = |alice: &Core<()>| {
+            let found = alice.peers.get(peer.0).unwrap();
+            (found.rails.len(), found.loaded_among(&new.rails))
+        };
+        assert_eq!(known(&alice), (2, 2));
+        // Older metadata takes nothing away.
+        alice.load(&old).unwrap();
+        assert_eq!(known(&alice), (2, 2));
+        // Newer metadata is taken while there is no session.
+        let mut carol = agent("carol", 3);
+        let peer = carol.load(&old).unwrap();
+        carol.load(&new).unwrap();
+        assert_eq!(carol.peers.get(peer.0).unwrap().rails.len(), 2);
+        // A name in a greeting proves nothing: only an answer to a loaded address is one to a known peer.
+        let mut liar = agent("bob", 9);
+        liar.incarnation = bob.incarnation;
+        let mut dave = agent("dave", 4);
+        let peer = dave.load(&old).unwrap();
+        let victim = liar.load(&dave.metadata(Vec::new())).unwrap();
+        liar.connect(victim, NOW);
+        speak(&mut liar, &mut dave, |_| true);
+        let offered = dave.peers.get(peer.0).unwrap().offered.unwrap();
+        assert!(!dave.sessions.get(offered).unwrap().is_known);
+        settle(&mut dave, &mut liar, |_| true);
+        assert_eq!(dave.peers.get(peer.0).unwrap().loaded_among(&old.rails), 1);
     }
 }

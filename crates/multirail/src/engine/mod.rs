@@ -81,6 +81,8 @@ pub struct Core<G> {
     rails: Vec<RailSpec>,
     /// The number of rails at the start.
     first_rails: usize,
+    /// The times until which rails rest that cannot be driven.
+    rests_until: Vec<Time>,
     random: Box<dyn FnMut() -> u64 + Send>,
     peers: Slots<KnownPeer>,
     /// Those of each peer of which none is known.
@@ -178,6 +180,7 @@ impl<G> Core<G> {
             incarnation,
             born: None,
             first_rails: rails.len(),
+            rests_until: vec![Time::ZERO; rails.len()],
             rails,
             random,
             peers: Slots::default(),

@@ -305,7 +305,8 @@ impl<G> Core<G> {
 
     /// Ends an open session that has no path left. The peer is told as soon as a path may be used again.
     pub(super) fn check_paths(&mut self, id: SlotId, errno: Errno, now: Time) {
-        let is_lost = self.sessions.get(id).is_some_and(|session| {
+        let is_lost = self.sessions.get_mut(id).is_some_and(|session| {
+            session.use_surplus(now);
             session.state == State::Up && !session.paths.iter().any(|path| path.is_up(now))
         });
         if is_lost {

@@ -80,7 +80,7 @@ pub(super) struct Path {
     pub(super) is_refused: bool,
     /// The time of the last successful completion.
     last_ended: Time,
-    /// Since a rail was opened later, others serve its rails: the path gets nothing new.
+    /// Since a rail was opened later, other paths serve its rails, and work: the path gets nothing new.
     pub(super) is_surplus: bool,
     /// The peer is being asked to close the keys of writes on the path.
     pub(super) is_fencing: bool,
@@ -269,7 +269,7 @@ impl Path {
         self.rest(now);
     }
 
-    /// Lets the path rest until this time, because its rail cannot be driven.
+    /// The rail cannot be driven until `until`: posts nothing on the path before.
     pub(super) fn rest_until(&mut self, until: Time) {
         self.failures += 1;
         self.failed_until = self.failed_until.max(until);

@@ -42,10 +42,32 @@ pub(super) struct KnownPeer {
 }
 
 impl KnownPeer {
-    /// Whether the program has loaded the peer with these rails. A name in a greeting proves nothing, but an answer
-    /// that goes to the loaded addresses is of no use to anybody else.
-    pub(super) fn is_loaded_at(&self, rails: &[RailInfo]) -> bool {
-        self.loaded.as_deref() == Some(rails)
+    /// The number of these rails that the program has loaded as the peer's; 0 if they contradict those. The peer may
+    /// have added others behind them. A name in a greeting proves nothing, but an answer that goes to a loaded address
+    /// is of no use to anybody else.
+    pub(super) fn loaded_among(&self, rails: &[RailInfo]) -> usize {
+        self.loaded.as_deref().filter(|loaded| rails.starts_with(loaded)).map_or(0, <[RailInfo]>::len)
+    }
+
+    /// Takes the rails of the same incarnation, if they are those that are known and more: an incarnation only adds
+    /// rails. `is_proven`: the peer that has named them was reached at the loaded addresses.
+    pub(super) fn has_added(&mut self, rails: &[RailInfo], is_proven: bool) {
+        if rails.len() > self.rails.len() && rails.starts_with(&self.rails) {
+            self.rails = rails.into();
+        }
+        if is_proven && self.loaded_among(rails) > 0 {
+            self.load(rails);
+        }
+    }
+
+    /// Takes rails that are certainly the peer's, unless more are known.
+    fn load(&mut self, rails: &[RailInfo]) {
+        let is_more = |loaded: &[RailInfo]| loaded.starts_with(rails) && self.rails.starts_with(loaded);
+        if self.loaded.as_deref().is_some_and(is_more) {
+            return; // older metadata of the same incarnation
+        }
+        let is_same = *self.rails == *rails;
+        self.loaded = Some(if is_same { Arc::clone(&self.rails) } else { rails.into() });
     }
 }
 
@@ -101,6 +123,7 @@ impl<G> Core<G> {
             let (old, name) = (peer.current.take(), Arc::clone(&peer.name));
             peer.regions = Arc::clone(&self.no_regions);
             (peer.incarnation, peer.rails) = (metadata.incarnation, metadata.rails.as_slice().into());
+            peer.loaded = None;
             self.tell(Event::Restarted(name));
             if let Some(old) = old {
                 self.end_session(old, Errno::ECONNRESET);
@@ -108,11 +131,8 @@ impl<G> Core<G> {
         }
         if let Some(peer) = self.peers.get_mut(id) {
             self.greeters -= usize::from(std::mem::take(&mut peer.is_greeter));
-            if !peer.is_loaded_at(&metadata.rails) {
-                let is_same = *peer.rails == *metadata.rails;
-                let rails = if is_same { Arc::clone(&peer.rails) } else { metadata.rails.as_slice().into() };
-                peer.loaded = Some(rails);
-            }
+            peer.has_added(&metadata.rails, false);
+            peer.load(&metadata.rails);
             if !metadata.regions.is_empty() {
                 let more = metadata.regions.iter().map(|region| (region.id, Arc::new(region.clone())));
                 Arc::make_mut(&mut peer.regions).extend(more);
