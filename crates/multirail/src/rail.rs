@@ -3,6 +3,9 @@
 //! The endpoint is closed before the memory of its operations is freed.
 #![allow(unsafe_code)]
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -88,6 +91,8 @@ pub(crate) struct Rail {
     sends: Slots<(OpId, RawBuffer)>,
     /// The queue could not be read: the error, the time until which it is left alone, and for how long.
     failed: Option<(Errno, Time, Time)>,
+    /// That receives cannot be posted was logged.
+    is_short_logged: bool,
 }
 
 /// The infos that can be rails, of those that getinfo returns for `hints`.
@@ -169,6 +174,7 @@ impl Rail {
             entries: Box::new([CqTaggedEntry::EMPTY; BATCH]),
             sends: Slots::default(),
             failed: None,
+            is_short_logged: false,
         };
         rail.post_receives()?;
         Ok(rail)
@@ -235,6 +241,24 @@ impl Rail {
             }
         }
         Ok(())
+    }
+
+    /// Posts receives. Those that the rail refuses are tried again: the queue can be read without them.
+    fn refill(&mut self) {
+        match self.post_receives() {
+            Ok(()) if self.unposted.is_empty() => self.is_short_logged = false,
+            Ok(()) => {}
+            Err(error) => self.refused_receives(&error),
+        }
+    }
+
+    #[cold]
+    fn refused_receives(&mut self, error: &Error) {
+        if !std::mem::replace(&mut self.is_short_logged, true) {
+            let (provider, domain) = (&self.spec.info.provider, &self.info.domain_attr.name);
+            let unposted = self.unposted.len();
+            tracing::warn!(target: "multirail", provider, domain, %error, unposted, "a rail takes no receives");
+        }
     }
 
     /// Inserts a peer's address.
@@ -378,15 +402,21 @@ impl Rail {
     }
 
     /// Drives the rail and passes its events to the engine.
+    #[inline]
     pub(crate) fn poll(&mut self, core: &mut Core<Guard>, now: Time) -> Result<Polled> {
+        let polled = self.read_queue(core, now);
+        if self.failed.is_some() && polled.is_ok() {
+            self.recovered();
+        }
+        polled
+    }
+
+    fn read_queue(&mut self, core: &mut Core<Guard>, now: Time) -> Result<Polled> {
         /// A completion with one of these flags is not one of our accesses.
         const OTHERS: CompletionFlags = PEERS.union(CompletionFlags::SEND);
         /// A message or a write of a peer is mostly followed by others, so the queue is read once more.
         const PEERS: CompletionFlags = CompletionFlags::REMOTE_WRITE.union(CompletionFlags::RECV);
         let read = self.cq.read(&mut CqBuffer::new(&mut self.entries[..]));
-        if self.failed.is_some() && read.as_ref().err().is_none_or(|error| error.is_again()) {
-            self.recovered();
-        }
         match read {
             Ok(count) => {
                 let (mut at, mut is_met) = (0, false);
@@ -408,15 +438,26 @@ impl Rail {
                     core.ended_in_row(op, follow as u32 + 1, now);
                     at += follow;
                 }
-                self.post_receives()?;
+                self.refill();
                 Ok(Polled { had_news: count > 0, may_have_more: is_met || count == BATCH })
             }
-            Err(error) if error.is_again() => Ok(Polled { had_news: false, may_have_more: false }),
+            Err(error) if error.is_again() => {
+                if self.is_short() {
+                    self.refill();
+                }
+                Ok(Polled { had_news: false, may_have_more: false })
+            }
             Err(error) if error == Errno::EAVAIL => {
-                let error = self.cq.read_error()?;
+                let error = match self.cq.read_error() {
+                    // Another thread of the provider has taken it.
+                    Err(error) if error.is_again() => {
+                        return Ok(Polled { had_news: false, may_have_more: false });
+                    }
+                    error => error?,
+                };
                 self.counts.failed += 1;
                 self.take(error.op_context, error.flags, Err(error.err), core, now);
-                self.post_receives()?;
+                self.refill();
                 Ok(Polled { had_news: true, may_have_more: true })
             }
             Err(error) => Err(error),

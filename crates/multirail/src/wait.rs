@@ -26,6 +26,8 @@ const POLLS: usize = 8;
 const SPIN: Duration = Duration::from_micros(200);
 /// Time of one sleep if no descriptor reports the awaited change, such as room on a full rail.
 const NAP: Duration = Duration::from_micros(50);
+/// Time of one sleep while all rails rest.
+const REST: Duration = Duration::from_millis(2);
 /// Time for which a leader leaves the rails to a thread that polls them.
 const LEAVE: Duration = Duration::from_millis(1);
 /// Maximum sleep of a leader.
@@ -61,7 +63,8 @@ impl Shared {
         let waiters = &mut driver.waiters;
         if waiters.led_until.is_some() && !std::mem::replace(&mut waiters.is_disarmed, true) {
             // A queue with a descriptor can be signalled, and no sleep is longer than `SLEEP`.
-            if let Some(queue) = self.queues.all().first() {
+            // A rail may have left the list, or joined it, since the leader fell asleep.
+            if let Some(queue) = waiters.led.first() {
                 let _ = queue.signal();
             }
         }
@@ -147,6 +150,12 @@ impl Shared {
         let until = [Some(deadline), driver.next_timeout(), Some(now.saturating_add(SLEEP))];
         let until = until.into_iter().flatten().min().unwrap_or(now);
         let queues = self.queues.all();
+        if queues.is_empty() {
+            // All rails rest, and no descriptor could be signalled.
+            drop(driver);
+            std::thread::sleep(REST.min(until.saturating_sub(now)));
+            return Ok(None);
+        }
         if driver.is_stalled() || queues.iter().any(|queue| queue.wait_fd().is_none()) {
             drop(driver);
             std::thread::sleep(NAP.min(until.saturating_sub(now)));
@@ -156,6 +165,7 @@ impl Shared {
             return Ok(None); // there is an event already
         }
         (driver.waiters.led_until, driver.waiters.is_disarmed) = (Some(until), false);
+        driver.waiters.led = Arc::clone(&queues);
         drop(driver);
         sleep_on_descriptors(&queues, until.saturating_sub(now));
         loop {

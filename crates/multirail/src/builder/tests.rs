@@ -68,12 +68,13 @@ fn of_the_rails_that_were_found_those_that_open_are_used() {
 struct Breaking {
     inner: Arc<dyn ofi::raw::CompletionQueue>,
     is_broken: Arc<AtomicBool>,
+    error: Errno,
 }
 
 impl ofi::raw::CompletionQueue for Breaking {
     fn read(&self, buffer: &mut ofi::raw::CqBuffer<'_>) -> Result<usize> {
         match self.is_broken.load(std::sync::atomic::Ordering::Relaxed) {
-            true => Err(Error::new(Errno::EOVERRUN)),
+            true => Err(Error::new(self.error)),
             false => self.inner.read(buffer),
         }
     }
@@ -108,11 +109,16 @@ impl ofi::raw::CompletionQueue for Breaking {
 
 /// An agent with `rails` rails of a provider, the last of which breaks at will.
 fn breaking(name: &str, provider: &str, rails: usize) -> (Agent, Arc<AtomicBool>) {
+    breaking_with(name, provider, rails, Errno::EOVERRUN)
+}
+
+/// Likewise, with this error of its reads.
+fn breaking_with(name: &str, provider: &str, rails: usize, error: Errno) -> (Agent, Arc<AtomicBool>) {
     let info = crate::rail::infos(&Hints::new().provider(provider)).unwrap().remove(0);
     let is_broken = Arc::new(AtomicBool::new(false));
     let mut rails: Vec<Rail> = (0..rails).map(|_| Rail::of_info(&info, false).unwrap()).collect();
     let last = rails.last_mut().unwrap();
-    last.cq = Arc::new(Breaking { inner: last.queue(), is_broken: Arc::clone(&is_broken) });
+    last.cq = Arc::new(Breaking { inner: last.queue(), is_broken: Arc::clone(&is_broken), error });
     let builder = Agent::builder(name).progress_thread(true).near_rails(false);
     (builder.assemble(rails).unwrap(), is_broken)
 }
@@ -232,4 +238,52 @@ fn withdrawing_a_region_looks_at_its_own_plans_alone() {
     assert_eq!(error.errno(), Errno::EBUSY);
     drop(posted);
     agent.revoke(&busy, limit).unwrap();
+}
+
+/// Regression test: an error entry that another thread had taken let the rail rest.
+#[test]
+fn an_error_entry_that_is_gone_is_no_failure_of_the_rail() {
+    let (agent, is_broken) = breaking_with("alice", "shm", 1, Errno::EAVAIL);
+    is_broken.store(true, std::sync::atomic::Ordering::Relaxed);
+    for _ in 0..100 {
+        agent.progress().unwrap();
+    }
+    assert_eq!(agent.rails()[0].1.failed, 0);
+    assert_eq!(agent.shared.queues.all().len(), 1);
+}
+
+/// Regression test: while all rails rested, no descriptor could be signalled, and a waiting thread slept for a second.
+#[test]
+fn a_thread_that_waits_while_all_rails_rest_is_roused() {
+    use std::sync::atomic::Ordering::Relaxed;
+    for is_asleep in [false, true] {
+        let agent = Agent::builder("alice").rail(Hints::new().provider("shm")).open().unwrap();
+        let shared = &agent.shared;
+        let fail = || {
+            let mut driver = shared.lock().unwrap();
+            let now = shared.now();
+            (0..6).for_each(|_| driver.rails[0].fail(Error::new(Errno::EIO), now)); // for 16 seconds
+            driver.list_queues(now);
+        };
+        if !is_asleep {
+            fail();
+        }
+        let is_there = AtomicBool::new(false);
+        let took = std::thread::scope(|scope| {
+            let wait = || {
+                let end = |_: &mut Driver| is_there.load(Relaxed).then(Instant::now);
+                shared.wait_for(Duration::from_secs(10), end).unwrap().unwrap()
+            };
+            let waiter = scope.spawn(wait);
+            std::thread::sleep(Duration::from_millis(100));
+            if is_asleep {
+                fail(); // the thread sleeps on the queue's descriptor already
+            }
+            is_there.store(true, Relaxed);
+            let told = Instant::now();
+            shared.rouse(shared.lock().unwrap());
+            waiter.join().unwrap().saturating_duration_since(told)
+        });
+        assert!(took < Duration::from_millis(400), "{is_asleep}: {took:?}");
+    }
 }
