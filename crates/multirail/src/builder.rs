@@ -12,7 +12,7 @@ use ofi_core::export::Counted;
 use ofi_core::fork::Born;
 
 use crate::agent::Agent;
-use crate::discovery::{Found, RailList};
+use crate::discovery::{Found, RailList, Start};
 use crate::driver::{Driver, Queues, Shared};
 use crate::engine::{Config, Core, RailSpec};
 use crate::leases::Leases;
@@ -60,7 +60,7 @@ enum Near {
 enum Wanted {
     Hints(Box<Hints>),
     Info(Box<Info>),
-    List(RailList),
+    List(RailList, Start),
 }
 
 impl Agent {
@@ -94,7 +94,7 @@ impl Builder {
 
     /// Adds the rails of a list of names and patterns. An agent without any rail added has those of `auto`.
     pub fn rails(mut self, list: RailList) -> Self {
-        self.rails.push(Wanted::List(list));
+        self.rails.push(Wanted::List(list, Start::default()));
         self
     }
 
@@ -116,7 +116,7 @@ impl Builder {
     }
 
     /// Whether processes of this host map device memory (CUDA IPC): this agent exports handles, and opens those of its
-    /// peers. On by default. A handle exposes the whole allocation and cannot be revoked.
+    /// peers. On by default. A handle opens the region and no more, and cannot be revoked.
     pub fn map_devices(self, wanted: bool) -> Self {
         Self { map_devices: wanted, ..self }
     }
@@ -149,7 +149,7 @@ impl Builder {
     pub fn open(mut self) -> Result<Agent> {
         check_name(&self.name)?;
         if self.rails.is_empty() {
-            self.rails.push(Wanted::List(RailList::default()));
+            self.rails.push(Wanted::List(RailList::default(), Start::default()));
         }
         let rails = self.open_rails()?;
         self.assemble(rails)
@@ -175,10 +175,10 @@ impl Builder {
             Driver { core, rails, staging, waiters: Waiters::default(), leases, queues: Arc::clone(&queues) };
         driver.list_queues(Duration::ZERO);
         let lists = self.rails.into_iter().filter_map(|wanted| match wanted {
-            Wanted::List(list) if list.may_grow() => Some(list),
-            Wanted::List(_) | Wanted::Hints(_) | Wanted::Info(_) => None,
+            Wanted::List(list, start) if list.may_grow() => Some((list, start)),
+            Wanted::List(..) | Wanted::Hints(_) | Wanted::Info(_) => None,
         });
-        let lists: Vec<RailList> = lists.collect();
+        let lists: Vec<_> = lists.collect();
         let shared = Arc::new(Shared {
             name: self.name.into(),
             born: Born::here(),
@@ -204,14 +204,16 @@ impl Builder {
 }
 
 impl Builder {
-    fn open_rails(&self) -> Result<Vec<Rail>> {
-        let mut rails = Vec::new();
-        for wanted in &self.rails {
+    fn open_rails(&mut self) -> Result<Vec<Rail>> {
+        let (mut rails, mut starts) = (Vec::new(), Vec::new());
+        for (nth, wanted) in self.rails.iter().enumerate() {
             match wanted {
                 Wanted::Hints(hints) => rails.push(self.named(hints)?),
                 Wanted::Info(info) => rails.push(self.of_info(info)?),
-                Wanted::List(list) => {
-                    for found in list.find()? {
+                Wanted::List(list, _) => {
+                    let (rails_found, start) = list.find()?;
+                    starts.push((nth, start));
+                    for found in rails_found {
                         match found {
                             Found::Named(hints) => rails.push(self.named(&hints)?),
                             Found::Devices(infos) => rails.extend(self.those_that_open(&[infos])?),
@@ -228,6 +230,11 @@ impl Builder {
                     rails.len().to_string(),
                     "leave some out",
                 ));
+            }
+        }
+        for (nth, found) in starts {
+            if let Wanted::List(_, start) = &mut self.rails[nth] {
+                *start = found;
             }
         }
         Ok(rails)

@@ -2,66 +2,95 @@
 //!
 //! A thread looks at intervals: to list devices and to open one may take long, and the agent goes on meanwhile. It ends
 //! with the agent, and when the agent has as many rails as it may have. A list of names has no such thread.
+//!
+//! Dropping the agent waits for the thread, which may have the last handle of the rails, unless the thread lists
+//! devices or opens one: then it has none, and closes what it opens.
 
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Weak};
-use std::thread::{JoinHandle, Thread};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use ofi::{Info, Result};
 
-use crate::discovery::RailList;
+use crate::discovery::{RailList, Start};
 use crate::driver::Shared;
 use crate::rail::Rail;
 use crate::wire::MAX_RAILS;
 
 /// The thread of an agent that looks for devices, if there is one.
-pub(crate) struct Finder(Option<JoinHandle<()>>);
+pub(crate) struct Finder(Option<JoinHandle<()>>, Arc<Mutex<Stage>>);
+
+/// What the thread does.
+#[derive(Default)]
+struct Stage {
+    /// It lists devices or opens one, which may take long, and has no handle of the agent.
+    is_apart: bool,
+    /// The agent has ended.
+    is_over: bool,
+}
+
+fn lock(stage: &Mutex<Stage>) -> MutexGuard<'_, Stage> {
+    stage.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Runs what may take long. `None` if the agent has ended meanwhile.
+fn apart<T>(stage: &Mutex<Stage>, run: impl FnOnce() -> T) -> Option<T> {
+    lock(stage).is_apart = true;
+    let result = run();
+    let mut stage = lock(stage);
+    stage.is_apart = false;
+    (!stage.is_over).then_some(result)
+}
 
 impl Finder {
     /// Starts the thread, if some list may name devices that are not there yet.
     pub(crate) fn spawn(
         shared: &Arc<Shared>,
-        lists: Vec<RailList>,
+        lists: Vec<(RailList, Start)>,
         interval: Duration,
         shared_memory: bool,
     ) -> Result<Self> {
+        let stage = Arc::<Mutex<Stage>>::default();
         if lists.is_empty() || interval.is_zero() {
-            return Ok(Self(None));
+            return Ok(Self(None, stage));
         }
-        let weak = Arc::downgrade(shared);
+        let (weak, its) = (Arc::downgrade(shared), Arc::clone(&stage));
         let run = move || {
-            while sleeps(&weak, interval) {
-                for list in &lists {
-                    if !look(&weak, list, shared_memory) {
+            while sleeps(&weak, &its, interval) {
+                for (list, start) in &lists {
+                    if !look(&weak, &its, list, start, shared_memory) {
                         return;
                     }
                 }
             }
         };
-        Ok(Self(Some(std::thread::Builder::new().name("multirail-find".into()).spawn(run)?)))
-    }
-
-    fn thread(&self) -> Option<&Thread> {
-        self.0.as_ref().map(JoinHandle::thread)
+        Ok(Self(Some(std::thread::Builder::new().name("multirail-find".into()).spawn(run)?), stage))
     }
 }
 
 impl Drop for Finder {
     fn drop(&mut self) {
-        // It ends by itself: it may be opening a device, and keeps nothing of the agent.
-        if let Some(thread) = self.thread() {
-            thread.unpark();
+        let Some(thread) = self.0.take() else { return };
+        let is_apart = {
+            let mut stage = lock(&self.1);
+            stage.is_over = true;
+            stage.is_apart
+        };
+        thread.thread().unpark();
+        if !is_apart && thread.thread().id() != std::thread::current().id() {
+            // A panic of the thread was reported when it happened.
+            let _ = thread.join();
         }
     }
 }
 
 /// Sleeps. Returns whether the agent still exists.
-fn sleeps(shared: &Weak<Shared>, interval: Duration) -> bool {
+fn sleeps(shared: &Weak<Shared>, stage: &Mutex<Stage>, interval: Duration) -> bool {
     let began = Instant::now();
     loop {
         let is_over = |shared: Arc<Shared>| shared.over.load(Ordering::Relaxed);
-        if shared.upgrade().is_none_or(is_over) {
+        if lock(stage).is_over || shared.upgrade().is_none_or(is_over) {
             return false;
         }
         match interval.checked_sub(began.elapsed()).filter(|left| !left.is_zero()) {
@@ -72,7 +101,13 @@ fn sleeps(shared: &Weak<Shared>, interval: Duration) -> bool {
 }
 
 /// Opens what a list names and has no rail. Returns whether the agent may have more rails.
-fn look(shared: &Weak<Shared>, list: &RailList, shared_memory: bool) -> bool {
+fn look(
+    shared: &Weak<Shared>,
+    stage: &Mutex<Stage>,
+    list: &RailList,
+    start: &Start,
+    shared_memory: bool,
+) -> bool {
     let open = |shared: Arc<Shared>| {
         let driver = shared.lock().ok()?;
         Some(driver.rails.iter().map(|rail| rail.info.clone()).collect::<Vec<Info>>())
@@ -81,12 +116,14 @@ fn look(shared: &Weak<Shared>, list: &RailList, shared_memory: bool) -> bool {
     if open.len() >= MAX_RAILS {
         return false;
     }
-    let later = list.later(&open).inspect_err(|error| {
+    let Some(later) = apart(stage, || list.later(start, &open)) else { return false };
+    let later = later.inspect_err(|error| {
         tracing::debug!(target: "multirail", %error, "devices cannot be listed");
     });
     for info in later.into_iter().flatten() {
         let (provider, domain) = (&info.fabric_attr.prov_name, &info.domain_attr.name);
-        match Rail::of_info(&info, shared_memory) {
+        let Some(opened) = apart(stage, || Rail::of_info(&info, shared_memory)) else { return false };
+        match opened {
             Ok(rail) => {
                 let Some(shared) = shared.upgrade() else { return false };
                 if !attach(&shared, rail) {
@@ -101,13 +138,80 @@ fn look(shared: &Weak<Shared>, list: &RailList, shared_memory: bool) -> bool {
     true
 }
 
-/// Uses a rail that was opened now. Returns whether the agent has room for it.
+/// Uses a rail that was opened now. Returns whether the agent has room for it, and has not ended.
 fn attach(shared: &Shared, rail: Rail) -> bool {
     let Ok(mut driver) = shared.lock() else { return false };
+    if shared.over.load(Ordering::Relaxed) {
+        return false; // peers may have been told that it closes
+    }
     let (provider, domain) = (rail.spec.info.provider.clone(), rail.info.domain_attr.name.clone());
     let Some(number) = driver.add_rail(rail, &shared.domains, shared.now()) else { return false };
     tracing::info!(target: "multirail", provider, domain, number, "a rail is used from now on");
     driver.pump(shared.now());
     shared.rouse(driver);
     true
+}
+
+#[cfg(test)]
+mod tests {
+    use ofi::Hints;
+
+    use super::*;
+    use crate::Agent;
+
+    fn finders() -> usize {
+        let threads = std::fs::read_dir("/proc/self/task").unwrap().flatten();
+        let names = threads.filter_map(|task| std::fs::read_to_string(task.path().join("comm")).ok());
+        names.filter(|name| name.trim() == "multirail-find").count()
+    }
+
+    fn agent() -> Agent {
+        let shm = Hints::new().provider("shm");
+        let config = crate::Config { rails_interval: Duration::from_secs(3600), ..Default::default() };
+        let builder = Agent::builder("alice").rails("shm".parse().unwrap()).config(config);
+        builder.rail(shm).progress_thread(true).open().unwrap()
+    }
+
+    /// Otherwise the thread could drop the rails after the agent, whose ports would be in use.
+    #[test]
+    fn the_thread_has_ended_when_the_agent_has() {
+        let agent = agent();
+        let apart = Duration::from_millis(300);
+        let shared = Arc::clone(&agent.shared);
+        let list = || vec![(RailList::default(), Start::default())];
+        let began = Instant::now();
+        for _ in 0..200 {
+            let finder = Finder::spawn(&shared, list(), Duration::from_secs(3600), false).unwrap();
+            drop(finder);
+            assert_eq!(finders(), 0, "one is joined");
+        }
+        assert!(began.elapsed() < Duration::from_secs(30), "{:?}", began.elapsed());
+        // While it opens a device it is not waited for, and notices afterwards.
+        let stage = Arc::<Mutex<Stage>>::default();
+        let its = Arc::clone(&stage);
+        let (opens, is_open) = std::sync::mpsc::channel();
+        let run = move || {
+            let opened = self::apart(&its, || {
+                opens.send(()).unwrap();
+                std::thread::sleep(apart);
+            });
+            assert!(opened.is_none());
+        };
+        let finder = Finder(Some(std::thread::spawn(run)), stage);
+        is_open.recv().unwrap();
+        let began = Instant::now();
+        drop(finder);
+        assert!(began.elapsed() < apart / 2, "{:?}", began.elapsed());
+    }
+
+    #[test]
+    fn an_agent_that_has_ended_takes_no_rail() {
+        let agent = agent();
+        let shared = Arc::clone(&agent.shared);
+        let open = || Rail::open(&Hints::new().provider("shm"), true).unwrap();
+        assert!(attach(&shared, open()));
+        shared.over.store(true, Ordering::Relaxed);
+        assert!(!attach(&shared, open()));
+        assert_eq!(shared.lock().unwrap().rails.len(), 3);
+    }
 }

@@ -70,6 +70,69 @@ pub(crate) enum Found {
     BestOf(Vec<Vec<Info>>),
 }
 
+/// What the terms of a list named when its rails were opened, by which devices that appear later are judged.
+#[derive(Debug, Default)]
+pub(crate) struct Start(Vec<TermStart>);
+
+/// What one term named.
+#[derive(Debug)]
+struct TermStart {
+    /// Its index in the list.
+    term: usize,
+    /// The kind of the devices that it named, by provider.
+    reaches: Vec<(String, Reach)>,
+    /// The choices of `auto`: the provider and the domains of each.
+    choices: Vec<(String, Vec<String>)>,
+}
+
+impl TermStart {
+    /// What a term named, if it is `auto` or a pattern.
+    fn of(list: &RailList, term: usize, devices: &[Device], found: &[(usize, Found)]) -> Option<Self> {
+        if !matches!(list.0[term], Term::Auto | Term::Every(_)) {
+            return None;
+        }
+        // By itself: with the NICs that earlier terms have taken.
+        let mut reaches: Vec<(String, Reach)> = Vec::new();
+        for info in list.choose_for(&list.0[term], devices).unwrap_or_default().into_iter().flat_map(infos_of)
+        {
+            let Some(device) = device_of(devices, &info) else { continue };
+            match reaches.iter_mut().find(|(of, _)| *of == *provider(device)) {
+                Some((_, worst)) => *worst = device.reach.max(*worst),
+                None => reaches.push((provider(device).to_string(), device.reach)),
+            }
+        }
+        let choice = |infos: &Vec<Info>| {
+            let names = infos.iter().map(|info| info.domain_attr.name.clone()).collect();
+            Some((infos.first()?.fabric_attr.prov_name.clone(), names))
+        };
+        let choices = found.iter().filter(|(of, _)| *of == term).flat_map(|(_, found)| match found {
+            Found::BestOf(choices) => choices.iter().filter_map(choice).collect(),
+            Found::Named(_) | Found::Devices(_) => Vec::new(),
+        });
+        Some(Self { term, reaches, choices: choices.collect() })
+    }
+
+    /// The rank of the provider to which `auto` has come: the first of its choices that has one of these rails.
+    fn rank(&self, open: &[Info]) -> u8 {
+        let is_open = |(provider, domains): &&(String, Vec<String>)| {
+            open.iter().any(|info| {
+                info.fabric_attr.prov_name == *provider && domains.contains(&info.domain_attr.name)
+            })
+        };
+        self.choices.iter().find(is_open).map_or(u8::MAX, |(provider, _)| devices::rank(provider))
+    }
+
+    /// Whether a device is as good as those that the term named at first. When a NIC goes down, the best device that
+    /// is left may be a bridge of containers, loopback, or the NIC itself.
+    fn is_good(&self, device: &Device) -> bool {
+        let known = self.reaches.iter().find(|(of, _)| *of == *provider(device));
+        match known {
+            Some(&(_, worst)) => device.reach <= worst,
+            None => device.reach != Reach::Down,
+        }
+    }
+}
+
 impl Default for RailList {
     /// `auto`.
     fn default() -> Self {
@@ -136,7 +199,7 @@ impl RailList {
     /// `FI_ENODATA` if a term names no device here; the errors of getinfo.
     pub fn infos(&self) -> Result<Vec<Info>> {
         let mut infos = Vec::new();
-        for found in self.find()? {
+        for found in self.find()?.0 {
             match found {
                 Found::Named(hints) => infos.extend(rail::infos(&hints)?.into_iter().next()),
                 Found::Devices(devices) => infos.extend(devices),
@@ -152,48 +215,30 @@ impl RailList {
     }
 
     /// The devices of this host that `auto` and patterns name and that have no rail yet, beside these. Of `auto` they
-    /// are those of the first provider that has a rail, and of better ones.
-    pub(crate) fn later(&self, open: &[Info]) -> Result<Vec<Info>> {
-        self.later_of(&devices_of_host()?, open)
+    /// are those of the first provider that has a rail, and of better ones. A device that reaches less far than those
+    /// of the start is not one of them.
+    pub(crate) fn later(&self, start: &Start, open: &[Info]) -> Result<Vec<Info>> {
+        Ok(self.later_of(&devices_of_host()?, start, open))
     }
 
-    fn later_of(&self, devices: &[Device], open: &[Info]) -> Result<Vec<Info>> {
-        let device_of = |info: &Info| {
-            let is_its = |device: &&Device| {
-                provider(device) == info.fabric_attr.prov_name
-                    && device.names_of_nic().any(|name| *name == *info.domain_attr.name)
-            };
-            devices.iter().find(is_its)
-        };
-        let mut taken: Vec<&Device> = open.iter().filter_map(device_of).collect();
-        let last =
-            open.iter().map(|info| devices::rank(&info.fabric_attr.prov_name)).min().unwrap_or(u8::MAX);
+    fn later_of(&self, devices: &[Device], start: &Start, open: &[Info]) -> Vec<Info> {
+        let mut taken: Vec<&Device> = open.iter().filter_map(|info| device_of(devices, info)).collect();
         let mut later = Vec::new();
-        for term in &self.0 {
-            let found = match term {
-                // What a term has named may not be there now.
-                Term::Auto | Term::Every(_) => self.choose_for(term, devices).unwrap_or_default(),
-                Term::One(_) | Term::Not(_) => continue,
-            };
-            for found in found {
-                let infos = match found {
-                    Found::Named(_) => continue,
-                    Found::Devices(infos) => infos,
-                    Found::BestOf(choices) => {
-                        let is_good = |info: &Info| devices::rank(&info.fabric_attr.prov_name) <= last;
-                        choices.into_iter().flatten().filter(is_good).collect()
-                    }
-                };
-                for info in infos {
-                    let Some(device) = device_of(&info) else { continue };
-                    if !taken.iter().any(|other| other.is_same(device)) {
-                        taken.push(device);
-                        later.push(info);
-                    }
+        for began in &start.0 {
+            let Some(term) = self.0.get(began.term) else { continue };
+            let last = if matches!(term, Term::Auto) { began.rank(open) } else { u8::MAX };
+            // What a term has named may not be there now.
+            let found = self.choose_for(term, devices).unwrap_or_default();
+            for info in found.into_iter().flat_map(infos_of) {
+                let Some(device) = device_of(devices, &info) else { continue };
+                let is_wanted = rank(device) <= last && began.is_good(device);
+                if is_wanted && !taken.iter().any(|other| other.is_same(device)) {
+                    taken.push(device);
+                    later.push(info);
                 }
             }
         }
-        Ok(later)
+        later
     }
 
     /// The rails to open for one term, with the exceptions.
@@ -202,16 +247,28 @@ impl RailList {
         Self(std::iter::once(term).chain(exceptions).cloned().collect()).choose(devices)
     }
 
-    /// The rails to open on this host.
-    pub(crate) fn find(&self) -> Result<Vec<Found>> {
+    /// The rails to open on this host, and what [`RailList::later`] compares with.
+    pub(crate) fn find(&self) -> Result<(Vec<Found>, Start)> {
         let is_named = self.0.iter().all(|term| matches!(term, Term::One(_)));
         // A list of names asks no provider for its devices.
         let devices = if is_named { Vec::new() } else { devices_of_host()? };
-        self.choose(&devices)
+        self.begin(&devices)
+    }
+
+    fn begin(&self, devices: &[Device]) -> Result<(Vec<Found>, Start)> {
+        let found = self.choose_by_term(devices)?;
+        let terms = (0..self.0.len()).filter_map(|term| TermStart::of(self, term, devices, &found));
+        let start = Start(terms.collect());
+        Ok((found.into_iter().map(|(_, found)| found).collect(), start))
     }
 
     /// The rails to open, out of these devices.
     fn choose(&self, devices: &[Device]) -> Result<Vec<Found>> {
+        Ok(self.choose_by_term(devices)?.into_iter().map(|(_, found)| found).collect())
+    }
+
+    /// Likewise, each with the index of its term.
+    fn choose_by_term(&self, devices: &[Device]) -> Result<Vec<(usize, Found)>> {
         let mut left: Vec<&Device> = devices.iter().collect();
         for term in &self.0 {
             let Term::Not(pattern) = term else { continue };
@@ -234,7 +291,7 @@ impl RailList {
         left.retain(|device| !has_all_addresses(device) || !is_out(provider(device)));
         let mut taken: Vec<&Device> = Vec::new();
         let mut found = Vec::new();
-        for term in &self.0 {
+        for (nth, term) in self.0.iter().enumerate() {
             match term {
                 Term::Not(_) => {}
                 Term::One(name) => {
@@ -248,7 +305,7 @@ impl RailList {
                         };
                         is_it && *provider(device) == **of
                     }));
-                    found.push(Found::Named(Box::new(hints)));
+                    found.push((nth, Found::Named(Box::new(hints))));
                 }
                 Term::Every(pattern) => {
                     let mut matching: Vec<&Device> =
@@ -262,7 +319,7 @@ impl RailList {
                     }
                     let chosen = free(best(&matching), &taken);
                     if !chosen.is_empty() {
-                        found.push(Found::Devices(infos(&chosen)));
+                        found.push((nth, Found::Devices(infos(&chosen))));
                     }
                     taken.extend(chosen);
                 }
@@ -276,12 +333,30 @@ impl RailList {
                     choices.retain(|devices| !devices.is_empty());
                     let Some(first) = choices.first() else { return Err(nothing("auto", devices)) };
                     taken.extend(first);
-                    found.push(Found::BestOf(choices.iter().map(|devices| infos(devices)).collect()));
+                    let choices = choices.iter().map(|devices| infos(devices)).collect();
+                    found.push((nth, Found::BestOf(choices)));
                 }
             }
         }
         Ok(found)
     }
+}
+
+/// The infos of devices that may become rails.
+fn infos_of(found: Found) -> Vec<Info> {
+    match found {
+        Found::Named(_) => Vec::new(),
+        Found::Devices(infos) => infos,
+        Found::BestOf(choices) => choices.into_iter().flatten().collect(),
+    }
+}
+
+/// The device of an info.
+fn device_of<'a>(devices: &'a [Device], info: &Info) -> Option<&'a Device> {
+    devices.iter().find(|device| {
+        *provider(device) == *info.fabric_attr.prov_name
+            && device.names_of_nic().any(|name| *name == *info.domain_attr.name)
+    })
 }
 
 fn rank(device: &Device) -> u8 {

@@ -303,3 +303,71 @@ fn lists_are_parsed_and_printed_alike_and_what_is_none_is_refused() {
         assert_eq!(error.errno(), Errno::EINVAL, "{wrong}");
     }
 }
+
+/// What becomes a rail on these devices later, after those that the list found first.
+fn later(list: &str, first: &[Device], opened: &[Info], devices: &[Device]) -> String {
+    let list: RailList = list.parse().unwrap();
+    let (_, start) = list.begin(first).unwrap();
+    let names = list.later_of(devices, &start, opened).into_iter();
+    let names = names.map(|info| format!("{}/{}", info.fabric_attr.prov_name, info.domain_attr.name));
+    names.collect::<Vec<_>>().join(" ")
+}
+
+/// Regression test: when the NIC went down, a bridge of containers, loopback, or the port itself became a rail.
+#[test]
+fn what_is_left_when_a_nic_goes_down_is_no_rail() {
+    let down = |mut info: Info| {
+        let mut nic = info.nic.take().unwrap_or_default();
+        nic.link_attr.state = LinkState::Down;
+        Info { nic: Some(nic), ..info }
+    };
+    let sys = Sys::new();
+    sys.interface("eth0", "1", Some("0000:01:00.0"), &[]);
+    sys.interface("eth1", "1", Some("0000:02:00.0"), &[]);
+    sys.interface("docker0", "1", None, &[]);
+    sys.interface("lo", "772", None, &[]);
+    let [eth0, eth1, docker, lo] = ["eth0", "eth1", "docker0", "lo"].map(|name| info("udp", name));
+    let first = sys.devices(&[eth0.clone(), docker.clone(), lo.clone()]);
+    let left = sys.devices(&[down(eth0.clone()), docker.clone(), lo.clone()]);
+    let lone = sys.devices(&[down(eth0.clone()), lo.clone()]);
+    for list in ["udp/*", "auto", "udp/eth0,udp/*"] {
+        for devices in [&left, &lone, &sys.devices(&[down(eth1.clone())])] {
+            assert_eq!(later(list, &first, std::slice::from_ref(&eth0), devices), "", "{list}");
+        }
+        let more = sys.devices(&[eth0.clone(), eth1.clone(), docker.clone()]);
+        assert_eq!(later(list, &first, std::slice::from_ref(&eth0), &more), "udp/eth1", "{list}");
+    }
+    // A container has virtual interfaces alone, and then a NIC.
+    let inside = sys.devices(&[docker.clone(), lo.clone()]);
+    assert_eq!(later("udp/*", &inside, &[docker.clone()], &first), "udp/eth0");
+    assert_eq!(later("udp/*", &inside, &[docker.clone()], &lone), "");
+    // A port that is down and does not open comes up. It is no rail of a provider without rails before.
+    let [port, other] = [(0, 3), (1, 4)].map(|(nth, bus)| {
+        let name = format!("mlx5_{nth}");
+        nic("verbs", &name, &name, bus)
+    });
+    let both = sys.devices(&[down(port.clone()), eth0.clone()]);
+    let up = sys.devices(&[port.clone(), eth0.clone()]);
+    assert_eq!(later("auto", &both, std::slice::from_ref(&eth0), &up), "verbs/mlx5_0");
+    assert_eq!(later("auto", &first, std::slice::from_ref(&eth0), &both), "");
+    let ports = sys.devices(&[down(port.clone()), down(other.clone())]);
+    assert_eq!(later("verbs/*", &sys.devices(&[port.clone(), down(other)]), &[port], &ports), "");
+}
+
+/// Regression test: the provider of another term's rail decided what `auto` looks for.
+#[test]
+fn auto_looks_for_devices_of_the_provider_to_which_it_has_come() {
+    let sys = Sys::new();
+    ["eth0", "eth1"].iter().zip(1..).for_each(|(name, bus)| {
+        sys.interface(name, "1", Some(&format!("0000:{bus:02}:00.0")), &[]);
+    });
+    let port = nic("verbs", "mlx5_0", "mlx5_0", 3);
+    let [eth0, eth1] = ["eth0", "eth1"].map(|name| info("udp", name));
+    let first = sys.devices(&[port.clone(), eth0.clone()]);
+    let more = sys.devices(&[port.clone(), eth0.clone(), eth1.clone()]);
+    assert_eq!(later("verbs/mlx5_0,auto", &first, &[port.clone(), eth0.clone()], &more), "udp/eth1");
+    let second = nic("verbs", "mlx5_1", "mlx5_1", 4);
+    let better = sys.devices(&[port.clone(), second, eth0.clone(), eth1]);
+    assert_eq!(later("auto", &first, &[port.clone()], &better), "verbs/mlx5_1", "no worse provider");
+    assert_eq!(later("verbs/mlx5_0,auto", &first, &[port, eth0], &better), "verbs/mlx5_1 udp/eth1");
+}
