@@ -163,8 +163,8 @@ impl<T: Transport> EpCore<T> {
         T::open_endpoint(&self.domain.part, &info)
     }
 
-    /// The name to bind instead of a part that was opened as `wanted` and then named `name`. A part that is bound to all
-    /// addresses of the host is named by one of them.
+    /// The name to bind instead of a part that was opened as `wanted` and then named `name`. A part that is bound to
+    /// all addresses of the host is named by one of them.
     fn rebound(wanted: Option<&Address>, name: Address) -> Result<Address> {
         let ip = wanted.and_then(Address::to_socket_addr).map(|wanted| wanted.ip());
         match name.to_socket_addr() {
