@@ -11,10 +11,10 @@ pub const AUTO: &str = "auto";
 
 /// Registries, in the order in which they are tried.
 #[derive(Clone, Debug)]
-pub struct Registries(Vec<Place>);
+pub struct Registries(Vec<RegistrySource>);
 
 #[derive(Clone, Debug)]
-enum Place {
+enum RegistrySource {
     Url(String),
     #[cfg(feature = "dns-sd")]
     Found(Discovery),
@@ -27,7 +27,7 @@ impl Registries {
     /// [`Error::Address`] for an address that is wrong, and without any; [`Error::NoDiscovery`] for `auto` in a program
     /// that was built without feature `dns-sd`.
     pub fn new<'a>(urls: impl IntoIterator<Item = &'a str>) -> Result<Self, Error> {
-        let place = |url: &str| if url == AUTO { found() } else { base(url).map(Place::Url) };
+        let place = |url: &str| if url == AUTO { found() } else { base(url).map(RegistrySource::Url) };
         let places = urls.into_iter().map(place).collect::<Result<Vec<_>, _>>()?;
         if places.is_empty() {
             return Err(Error::Address("no registry".into()));
@@ -38,7 +38,7 @@ impl Registries {
     /// Those that a search finds, and no others.
     #[cfg(feature = "dns-sd")]
     pub fn found(discovery: Discovery) -> Self {
-        Self(vec![Place::Found(discovery)])
+        Self(vec![RegistrySource::Found(discovery)])
     }
 
     /// Number of places to look at: at least one.
@@ -57,7 +57,7 @@ impl Registries {
     }
 }
 
-impl Place {
+impl RegistrySource {
     #[cfg_attr(not(feature = "dns-sd"), expect(unused_variables, reason = "addresses are used as they are"))]
     fn look(&self, asker: Uuid, is_over: &dyn Fn() -> bool) -> (Vec<String>, Vec<String>) {
         match self {
@@ -72,12 +72,12 @@ impl Place {
 }
 
 #[cfg(feature = "dns-sd")]
-fn found() -> Result<Place, Error> {
-    Ok(Place::Found(Discovery::default()))
+fn found() -> Result<RegistrySource, Error> {
+    Ok(RegistrySource::Found(Discovery::default()))
 }
 
 #[cfg(not(feature = "dns-sd"))]
-fn found() -> Result<Place, Error> {
+fn found() -> Result<RegistrySource, Error> {
     Err(Error::NoDiscovery)
 }
 

@@ -31,8 +31,8 @@ pub trait Waitable: Send + Sync {
 /// A wake fd and the descriptors of sources. Threads wait for a single source and the wake fd directly, which is faster
 /// than an epoll set; for several, and where the application waits itself, there is a set.
 ///
-/// A poll(2) goes on with the descriptors that it was given: it misses a source that is added, and holds the file of one
-/// that is removed, whose address then stays in use. So a change waits until all threads have left such a poll.
+/// A poll(2) goes on with the descriptors that it was given: it misses a source that is added, and holds the file of
+/// one that is removed, whose address then stays in use. So a change waits until all threads have left such a poll.
 pub struct Sources {
     wake: WakeFd,
     list: Mutex<List>,

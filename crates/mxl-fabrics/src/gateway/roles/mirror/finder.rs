@@ -34,7 +34,7 @@ pub type Start =
     Box<dyn Fn(Remote, Vec<Arc<AtomicBool>>, Option<Arc<dyn Share>>) -> Result<JoinHandle<()>> + Send>;
 
 /// Which gateways have which flows.
-type Answer = std::result::Result<Vec<(Uuid, String)>, mxl_nmos::Error>;
+type FoundFlows = std::result::Result<Vec<(Uuid, String)>, mxl_nmos::Error>;
 
 /// The hosts that a registry has named.
 pub struct Finder {
@@ -47,7 +47,7 @@ pub struct Finder {
     start: Start,
     hosts: BTreeMap<String, Found>,
     /// The host of each flow.
-    places: BTreeMap<Uuid, Place>,
+    places: BTreeMap<Uuid, FlowSource>,
     asked: Option<Instant>,
     /// The flows that were wanted at the last look.
     before: BTreeSet<Uuid>,
@@ -66,7 +66,7 @@ struct Found {
 }
 
 /// Where a flow is taken from.
-struct Place {
+struct FlowSource {
     host: String,
     /// Time without a connection after which another host is tried.
     move_after: Duration,
@@ -115,7 +115,7 @@ impl Finder {
     }
 
     /// One look at what is wanted. It asks the registry if that is due.
-    fn turn(&mut self, ask: impl FnOnce(&mut Self, &BTreeSet<Uuid>) -> Answer) {
+    fn turn(&mut self, ask: impl FnOnce(&mut Self, &BTreeSet<Uuid>) -> FoundFlows) {
         let wanted = self.wanted.flows();
         self.leave(&wanted);
         let is_new = wanted.difference(&self.before).next().is_some();
@@ -141,7 +141,7 @@ impl Finder {
         self.end_hosts();
     }
 
-    fn ask(&mut self, wanted: &BTreeSet<Uuid>) -> Answer {
+    fn ask(&mut self, wanted: &BTreeSet<Uuid>) -> FoundFlows {
         let query = match self.query.take() {
             Some(query) => query,
             None if self.registry == AUTO => {
@@ -173,7 +173,7 @@ impl Finder {
             return;
         }
         let (mut move_after, mut had_place) = (MOVE_AFTER.0, false);
-        if let Some(Place { host: former, move_after: after }) = self.places.get_mut(&flow) {
+        if let Some(FlowSource { host: former, move_after: after }) = self.places.get_mut(&flow) {
             had_place = true;
             if let Some(at) = hosts.iter().position(|(host, _)| host == former) {
                 let (was_connected, silence) =
@@ -196,7 +196,7 @@ impl Finder {
                     self.release(flow);
                     placed.add(flow);
                     say(format_args!("flow {flow}: the registry names mxl://{host}/"));
-                    self.places.insert(flow, Place { host, move_after });
+                    self.places.insert(flow, FlowSource { host, move_after });
                     self.said.remove(&Some(flow));
                     return;
                 }
