@@ -8,6 +8,9 @@ const FLOWS: [Uuid; 2] = [Uuid::from_u128(2), Uuid::from_u128(3)];
 /// The hosts that were started, and what each mirrors.
 type Started = Arc<Mutex<Vec<(String, Arc<dyn Share>)>>>;
 
+/// What the registry answers.
+type Gateways = std::result::Result<Vec<(Uuid, String)>, mxl_nmos::Error>;
+
 /// A finder whose hosts wait for their end, and then for half a second.
 fn finder(given: &[&str]) -> (Finder, Arc<Wanted>, Started) {
     let (wanted, started) = (Arc::<Wanted>::default(), Started::default());
@@ -31,11 +34,11 @@ fn names(started: &Started) -> Vec<String> {
 }
 
 /// Both flows are at these hosts.
-fn at(hosts: &[&str]) -> Answer {
+fn at(hosts: &[&str]) -> Gateways {
     Ok(FLOWS.iter().flat_map(|flow| hosts.iter().map(|host| (*flow, format!("mxl://{host}/")))).collect())
 }
 
-fn failure(_: &mut Finder, _: &BTreeSet<Uuid>) -> Answer {
+fn failure(_: &mut Finder, _: &BTreeSet<Uuid>) -> Gateways {
     Err(mxl_nmos::Error::NotFound)
 }
 
