@@ -339,8 +339,8 @@ fn what_is_left_when_a_nic_goes_down_is_no_rail() {
     }
     // A container has virtual interfaces alone, and then a NIC.
     let inside = sys.devices(&[docker.clone(), lo.clone()]);
-    assert_eq!(later("udp/*", &inside, &[docker.clone()], &first), "udp/eth0");
-    assert_eq!(later("udp/*", &inside, &[docker.clone()], &lone), "");
+    assert_eq!(later("udp/*", &inside, std::slice::from_ref(&docker), &first), "udp/eth0");
+    assert_eq!(later("udp/*", &inside, std::slice::from_ref(&docker), &lone), "");
     // A port that is down and does not open comes up. It is no rail of a provider without rails before.
     let [port, other] = [(0, 3), (1, 4)].map(|(nth, bus)| {
         let name = format!("mlx5_{nth}");
@@ -368,6 +368,10 @@ fn auto_looks_for_devices_of_the_provider_to_which_it_has_come() {
     assert_eq!(later("verbs/mlx5_0,auto", &first, &[port.clone(), eth0.clone()], &more), "udp/eth1");
     let second = nic("verbs", "mlx5_1", "mlx5_1", 4);
     let better = sys.devices(&[port.clone(), second, eth0.clone(), eth1]);
-    assert_eq!(later("auto", &first, &[port.clone()], &better), "verbs/mlx5_1", "no worse provider");
+    assert_eq!(
+        later("auto", &first, std::slice::from_ref(&port), &better),
+        "verbs/mlx5_1",
+        "no worse provider"
+    );
     assert_eq!(later("verbs/mlx5_0,auto", &first, &[port, eth0], &better), "verbs/mlx5_1 udp/eth1");
 }
