@@ -4,9 +4,9 @@
 //! has the next number. Each peer with an open session is told its address ([`Body::Rails`]). The peer takes it into
 //! its list of this agent's rails, and answers with the length of the list ([`Body::Taken`]). From then on both ends
 //! pair all rails, as a new session would: a path that the new pairing lacks is *surplus*, and gets nothing new as long
-//! as the paths in its place work. An
-//! agent of an older version drops the message as malformed and does not answer, so its session goes on with the paths
-//! that it has; its next session has all, since greetings and metadata name all rails.
+//! as the paths in its place work. An agent of an older version drops the message as malformed and does not answer, so
+//! its session goes on with the paths that it has; its next session has all, since greetings and metadata name all
+//! rails.
 //!
 //! A peer asks for the keys on a new rail, region by region, when it next uses the region ([`Body::Renew`]), and uses
 //! the other rails until the answer. The owner registers the region on the rail for the answer.
