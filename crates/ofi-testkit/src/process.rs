@@ -213,9 +213,22 @@ impl Child {
         }
     }
 
-    /// Stops the child (`SIGSTOP`), as if its core were taken away.
+    /// Stops the child (`SIGSTOP`), as if its core were taken away, and waits until it has stopped: a signal returns
+    /// while the child may still run.
     pub fn stop(&self) {
         self.signal(libc::SIGSTOP);
+        // Its end counts, too, and stays for the wait for its status.
+        let states = libc::WSTOPPED | libc::WEXITED | libc::WNOWAIT;
+        // SAFETY: all zeros are a valid value.
+        let mut state: libc::siginfo_t = unsafe { std::mem::zeroed() };
+        loop {
+            // SAFETY: a child of ours, and a place for its state.
+            if unsafe { libc::waitid(libc::P_PID, self.process.id(), &raw mut state, states) } == 0 {
+                return;
+            }
+            let error = std::io::Error::last_os_error();
+            assert_eq!(error.kind(), ErrorKind::Interrupted, "waiting for a child to stop: {error}");
+        }
     }
 
     /// Resumes the child.
