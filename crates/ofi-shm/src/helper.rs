@@ -411,9 +411,6 @@ fn run(helper: &Weak<Helper>, wake: OwnedFd) {
             }
             state.chase();
         }
-        for endpoint in endpoints.iter().filter_map(Weak::upgrade) {
-            endpoint.retry();
-        }
     }
 }
 

@@ -395,13 +395,13 @@ impl SharedEndpoint {
         self.news.swap(false, Ordering::Acquire)
     }
 
-    /// Delivers events for which the inbox had no room. Returns whether all are delivered.
-    pub fn retry(&self) -> bool {
+    /// Hands over events for which the inbox had no room. The endpoint calls this after it has emptied the inbox: the
+    /// helper may have nothing more to do.
+    pub fn hand_over_late(&self) {
         let mut late = self.late.lock().unwrap_or_else(PoisonError::into_inner);
         if !late.is_empty() {
             self.hand_over(&mut late);
         }
-        late.is_empty()
     }
 
     fn hand_over(&self, late: &mut Vec<HelperEvent>) {

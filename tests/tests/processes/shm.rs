@@ -52,6 +52,29 @@ fn a_ring_that_was_full_once_keeps_nobody_awake() {
     assert!(tries.take(10).count() < 10, "the queue never permits sleep");
 }
 
+/// Regression test: more peers greet an endpoint that does not poll than it has room for events. Those of the later peers
+/// waited until the helper thread had something else to do.
+#[test]
+fn all_peers_that_greeted_an_endpoint_that_did_not_poll_are_met() {
+    const PEERS: usize = 80;
+    let hub = open(Naming::Names);
+    let peers: Vec<_> = (0..PEERS).map(|_| open(Naming::Names)).collect();
+    let from = Memory::patterned(8, 1);
+    for (number, peer) in peers.iter().enumerate() {
+        let to = peer.insert_address(&hub.name());
+        peer.out(to, &from).context(1).tag(number as u64).send().unwrap();
+        // When this has ended, the helper has answered for the hub.
+        wait::drive(&[peer], "the end of a send", || peer.next_of(1)).done();
+    }
+    let into = Memory::new(8);
+    for number in 0..PEERS {
+        hub.receive(&into).context(2).tag(number as u64).post().unwrap();
+    }
+    for _ in 0..PEERS {
+        wait::drive(&[&hub], "a message of each", || hub.next()).done();
+    }
+}
+
 /// A blocked reader and the progress thread wait for the same events: neither wakes the other needlessly.
 #[test]
 fn a_blocked_reader_and_the_progress_thread_let_each_other_sleep() {

@@ -16,6 +16,7 @@ impl ShmEndpoint {
         while let Some(event) = self.inbox.pop() {
             events.push(event);
         }
+        self.common.shared.hand_over_late(); // the next poll takes these
         for event in events {
             match event {
                 HelperEvent::Attached { socket, own, parts } => {
