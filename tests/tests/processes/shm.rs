@@ -52,8 +52,8 @@ fn a_ring_that_was_full_once_keeps_nobody_awake() {
     assert!(tries.take(10).count() < 10, "the queue never permits sleep");
 }
 
-/// Regression test: more peers greet an endpoint that does not poll than it has room for events. Those of the later peers
-/// waited until the helper thread had something else to do.
+/// Regression test: more peers greet an endpoint that does not poll than it has room for events. Those of the later
+/// peers waited until the helper thread had something else to do.
 #[test]
 fn all_peers_that_greeted_an_endpoint_that_did_not_poll_are_met() {
     const PEERS: usize = 80;
