@@ -4,11 +4,11 @@
 mod multicast;
 mod unicast;
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use mxl::Uuid;
 
@@ -18,6 +18,8 @@ use crate::resources::id_of;
 /// Maximum instances of a service that one search takes, and maximum addresses of each.
 const MAX_INSTANCES: usize = 32;
 const MAX_ADDRESSES: usize = 4;
+/// Maximum notes of all searches.
+const MAX_NOTES: usize = 64;
 /// Where the system says which name servers and search domains it has.
 const RESOLV_CONF: &str = "/etc/resolv.conf";
 /// The port of multicast DNS.
@@ -48,6 +50,8 @@ pub struct Discovery {
     names: Names,
     multicast_port: u16,
     ignored: Arc<AtomicU64>,
+    /// What was noted, each once.
+    noted: Arc<Mutex<BTreeSet<String>>>,
 }
 
 /// The name servers that are asked, and the domains.
@@ -77,7 +81,8 @@ impl Names {
 pub struct Found {
     /// The addresses, in the order in which they should be tried.
     pub urls: Vec<String>,
-    /// What a person should know: announcements that were ignored, and failures.
+    /// What a person should know: announcements that were ignored, and failures. A [`Discovery`] and its clones note
+    /// each once, and 64 things at most.
     pub notes: Vec<String>,
 }
 
@@ -95,14 +100,18 @@ impl Default for Discovery {
     /// By the name servers and search domains that this host has at each search, and by multicast DNS.
     fn default() -> Self {
         let names = Names::Configured(RESOLV_CONF.into());
-        Self { names, multicast_port: MULTICAST_PORT, ignored: Arc::default() }
+        Self::by(names, MULTICAST_PORT)
     }
 }
 
 impl Discovery {
     /// By these name servers, which are asked for services in these domains, and by multicast DNS at a port.
     pub fn new(nameservers: Vec<SocketAddr>, domains: Vec<String>, multicast_port: u16) -> Self {
-        Self { names: Names::Given(nameservers, domains), multicast_port, ignored: Arc::default() }
+        Self::by(Names::Given(nameservers, domains), multicast_port)
+    }
+
+    fn by(names: Names, multicast_port: u16) -> Self {
+        Self { names, multicast_port, ignored: Arc::default(), noted: Arc::default() }
     }
 
     /// Looks for an API, for at most seven seconds. `asker` spreads those who ask over registries of one priority.
@@ -130,6 +139,8 @@ impl Discovery {
         places.sort_by_cached_key(|(priority, url)| (*priority, id_of(&asker.to_string(), url)));
         places.dedup();
         found.urls = places.into_iter().map(|(_, url)| url).collect();
+        let mut noted = self.noted.lock().unwrap_or_else(PoisonError::into_inner);
+        found.notes.retain(|note| noted.len() < MAX_NOTES && noted.insert(note.clone()));
         found
     }
 

@@ -62,22 +62,13 @@ impl Query {
         Ok(Self { client, api })
     }
 
-    /// The first Query API that DNS-SD finds and that answers, or the reason of the last one, after at most 18
-    /// seconds. `log` gets what a person should know.
+    /// The first Query API that DNS-SD finds and that answers, or the reason of the last one, after at most 18 seconds,
+    /// or soon after `is_over` says that nobody waits for it. `log` gets what a person should know.
     ///
     /// # Errors
     /// [`Error::NotFound`]; those of [`open`](Self::open).
     #[cfg(feature = "dns-sd")]
-    pub fn find(discovery: &crate::Discovery, log: &mut dyn FnMut(&str)) -> Result<Self, Error> {
-        Self::find_until(discovery, &|| false, log)
-    }
-
-    /// Does the same until `is_over` says that nobody waits for it any more.
-    ///
-    /// # Errors
-    /// Those of [`find`](Self::find).
-    #[cfg(feature = "dns-sd")]
-    pub fn find_until(
+    pub fn find(
         discovery: &crate::Discovery,
         is_over: &dyn Fn() -> bool,
         log: &mut dyn FnMut(&str),

@@ -1,6 +1,6 @@
 //! Keeps a Node in a registry: registration, heartbeats, another registry when one fails, and removal at the end.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -21,8 +21,6 @@ const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_sec
 /// Maximum time for the removal of the resources at the end, and for each request of it.
 const REMOVAL_TIMEOUT: Duration = Duration::from_secs(2);
 const REMOVAL_REQUEST_TIMEOUT: Duration = Duration::from_secs(1);
-/// Maximum notes of searches that are told.
-const MAX_NOTES: usize = 64;
 
 /// A line for the program's log.
 pub type Log = Box<dyn Fn(&str) + Send>;
@@ -69,7 +67,6 @@ impl Registration {
             registered: BTreeMap::new(),
             log,
             said: String::new(),
-            noted: BTreeSet::new(),
         };
         let thread = std::thread::Builder::new().name("mxl-nmos".into()).spawn(move || session.run());
         let thread =
@@ -110,8 +107,6 @@ struct Session {
     log: Log,
     /// The last failure, which is told once.
     said: String,
-    /// What searches have found to be told, each once.
-    noted: BTreeSet<String>,
 }
 
 impl Session {
@@ -171,9 +166,7 @@ impl Session {
         let is_over = || self.is_over();
         let (urls, notes) = self.registries.look(self.place, self.node.id(), &is_over);
         for note in notes {
-            if self.noted.len() < MAX_NOTES && self.noted.insert(note.clone()) {
-                (self.log)(&format!("NMOS registry: {note}"));
-            }
+            (self.log)(&format!("NMOS registry: {note}"));
         }
         (self.urls, self.at) = (urls, 0);
         if self.urls.is_empty() { Err(Error::NotFound) } else { Ok(()) }

@@ -218,7 +218,7 @@ fn multicast_dns_names_registries() {
     first.set_failure(Some(500));
     until("the second registry", || is_registered(&second));
     first.set_failure(None);
-    let query = Query::find(&discovery, &mut |_| {}).unwrap();
+    let query = Query::find(&discovery, &|| false, &mut |_| {}).unwrap();
     assert_eq!(query.list("nodes").unwrap().len(), 1);
     // One that says goodbye is not found any more.
     let gone = responder.unregister(&name).unwrap();
@@ -237,5 +237,5 @@ fn an_end_does_not_wait_for_a_search() {
     std::thread::sleep(Duration::from_millis(200));
     drop(registration);
     assert!(begin.elapsed() < Duration::from_secs(2), "{:?}", begin.elapsed());
-    assert!(matches!(Query::find(&discovery, &mut |_| {}), Err(Error::NotFound)));
+    assert!(matches!(Query::find(&discovery, &|| false, &mut |_| {}), Err(Error::NotFound)));
 }

@@ -17,7 +17,7 @@ pub fn list(registry: &str, json: bool) -> Result<()> {
     let failed = |error: mxl_nmos::Error| Failure::Usage(error.to_string());
     let mut log = |note: &str| eprintln!("mxl-info: {}", visible(note));
     let query = match registry {
-        AUTO => Query::find(&Discovery::default(), &mut log),
+        AUTO => Query::find(&Discovery::default(), &|| false, &mut log),
         url => Query::open(url),
     };
     let senders = query.and_then(|query| query.senders()).map_err(failed)?;

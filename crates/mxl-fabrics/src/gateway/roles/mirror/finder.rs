@@ -26,8 +26,6 @@ const ASK_EVERY: Duration = Duration::from_secs(5);
 /// Minimum and maximum time without a connection after which a flow is taken from another host that is named. It is
 /// doubled each time, until the flow arrives.
 const MOVE_AFTER: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(320));
-/// Maximum notes of searches that are told.
-const MAX_NOTES: usize = 64;
 
 /// Starts the thread of a host: until one of the flags is set, it mirrors what is wanted.
 pub type Start =
@@ -39,6 +37,7 @@ type FoundFlows = std::result::Result<Vec<(Uuid, String)>, mxl_nmos::Error>;
 /// The hosts that a registry has named.
 pub struct Finder {
     registry: String,
+    discovery: Discovery,
     query: Option<Query>,
     /// Hosts that the command line names: they mirror all that receivers are connected to.
     given: BTreeSet<String>,
@@ -53,8 +52,6 @@ pub struct Finder {
     before: BTreeSet<Uuid>,
     /// What was said last of a flow, or of the registry.
     said: BTreeMap<Option<Uuid>, String>,
-    /// What searches have found to be told, each once.
-    noted: BTreeSet<String>,
 }
 
 /// A host, and the flows that are mirrored of it.
@@ -87,6 +84,7 @@ impl Finder {
         Registries::new([&*registry]).map_err(|error| Error::Argument(format!("--nmos-query: {error}")))?;
         Ok(Self {
             registry,
+            discovery: Discovery::default(),
             query: None,
             given,
             wanted,
@@ -97,7 +95,6 @@ impl Finder {
             asked: None,
             before: BTreeSet::new(),
             said: BTreeMap::new(),
-            noted: BTreeSet::new(),
         })
     }
 
@@ -145,13 +142,8 @@ impl Finder {
         let query = match self.query.take() {
             Some(query) => query,
             None if self.registry == AUTO => {
-                let (is_over, noted) = (Arc::clone(&self.is_over), &mut self.noted);
-                let mut log = |note: &str| {
-                    if noted.len() < MAX_NOTES && noted.insert(note.to_owned()) {
-                        say(format_args!("NMOS query: {note}"));
-                    }
-                };
-                Query::find_until(&Discovery::default(), &|| is_over.load(Ordering::Relaxed), &mut log)?
+                let mut log = |note: &str| say(format_args!("NMOS query: {note}"));
+                Query::find(&self.discovery, &|| self.is_over.load(Ordering::Relaxed), &mut log)?
             }
             None => Query::open(&self.registry)?,
         };
