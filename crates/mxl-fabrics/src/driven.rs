@@ -111,7 +111,7 @@ struct DrivenShared<T> {
     state: Mutex<DrivenState<T>>,
     news: Condvar,
     queues: Vec<Arc<dyn CompletionQueue>>,
-    /// Those of the queues, for an engine.
+    /// Those of the queues.
     descriptors: Option<Vec<RawFd>>,
     /// Threads of the program that want the lock. The driving thread lets them go first.
     callers: AtomicUsize,
@@ -468,7 +468,7 @@ impl<T: Drive> DrivenShared<T> {
                 let rest = state.end.rest().or(next.map_or(WaitFor::Announced, WaitFor::Until));
                 (state.is_asleep, slept) = (true, true);
                 drop(state);
-                rest::sleep(&self.queues, rest.limit(now));
+                rest::sleep(self.descriptors.as_deref(), rest.limit(now));
             } else {
                 drop(state);
                 sleeper.stay_awake();

@@ -238,8 +238,6 @@ impl Link {
         let bound = endpoint.bind_cq(&cq, BindFlags::TRANSMIT | BindFlags::RECV);
         bound.and_then(|()| endpoint.bind_av(&av)).map_err(Error::stack("bind the endpoint"))?;
         endpoint.enable().map_err(Error::stack("enable the endpoint"))?;
-        // The queue learns that its descriptors may be waited for before anybody prepares to.
-        drop(cq.wait_fds());
         let name = endpoint.name().map_err(Error::stack("name the endpoint"))?;
         if name.bytes().len() > MAX_ADDRESS_LEN {
             let len = name.bytes().len();

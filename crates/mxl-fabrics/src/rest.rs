@@ -80,27 +80,30 @@ impl Sleeper {
 
     /// Waits until there may be something to poll for, for `left` at most.
     pub fn wait(&mut self, queues: &[Arc<dyn CompletionQueue>], rest: WaitFor, left: Duration) {
+        let fds = descriptors(queues);
         if self.prepare(queues) {
-            sleep(queues, rest.limit(Instant::now()).min(left));
+            sleep(fds.as_deref(), rest.limit(Instant::now()).min(left));
         } else {
             self.stay_awake();
         }
     }
 }
 
-/// The descriptors that announce events of queues; `None` if a queue has none, or there are no queues.
+/// The descriptors that announce events of queues; `None` if a queue has none, or there are no queues. Called before a
+/// thread first prepares to sleep on them: from then on the queues signal them.
 pub(crate) fn descriptors(queues: &[Arc<dyn CompletionQueue>]) -> Option<Vec<RawFd>> {
     let of_queue = |queue: &Arc<dyn CompletionQueue>| Some(queue.wait_fds()).filter(|fds| !fds.is_empty());
     let fds: Vec<RawFd> = queues.iter().map(of_queue).collect::<Option<Vec<_>>>()?.concat();
     (!fds.is_empty()).then_some(fds)
 }
 
-/// Sleeps on [prepared](Sleeper::prepare) queues until one of them announces something, for `limit` at most.
-pub(crate) fn sleep(queues: &[Arc<dyn CompletionQueue>], limit: Duration) {
-    let Some(fds) = descriptors(queues) else { return std::thread::sleep(limit.min(NAP)) };
+/// Sleeps on the descriptors of [prepared](Sleeper::prepare) queues until one of these announces something, for `limit`
+/// at most. The caller keeps the queues.
+pub(crate) fn sleep(fds: Option<&[RawFd]>, limit: Duration) {
+    let Some(fds) = fds else { return std::thread::sleep(limit.min(NAP)) };
     let mut fds: Vec<PollFd<'_>> = fds
-        .into_iter()
-        .map(|fd| {
+        .iter()
+        .map(|&fd| {
             // SAFETY: the descriptor belongs to a queue, or to an endpoint of it, and the caller keeps them.
             PollFd::from_borrowed_fd(unsafe { BorrowedFd::borrow_raw(fd) }, PollFlags::IN)
         })
