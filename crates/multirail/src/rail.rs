@@ -93,6 +93,8 @@ pub(crate) struct Rail {
     failed: Option<(Errno, Time, Time)>,
     /// That receives cannot be posted was logged.
     is_short_logged: bool,
+    /// Its device was lost and came back: a later rail has it.
+    pub(crate) is_replaced: bool,
 }
 
 /// The infos that can be rails, of those that getinfo returns for `hints`.
@@ -175,6 +177,7 @@ impl Rail {
             sends: Slots::default(),
             failed: None,
             is_short_logged: false,
+            is_replaced: false,
         };
         rail.post_receives()?;
         Ok(rail)
@@ -188,6 +191,16 @@ impl Rail {
     #[inline]
     pub(crate) fn rests(&self, now: Time) -> bool {
         self.failed.is_some_and(|(_, until, _)| now < until)
+    }
+
+    /// Whether the rail will not work again, since its device is lost, and no later rail has taken its place.
+    pub(crate) fn is_missed(&self) -> bool {
+        !self.is_replaced && self.endpoint.as_ref().is_some_and(|endpoint| endpoint.is_lost())
+    }
+
+    /// Whether it has a device of its own, which can be lost and come back.
+    pub(crate) fn has_device(&self) -> bool {
+        matches!(&*self.spec.info.provider, "efa" | "verbs")
     }
 
     /// Why the queue could not be read when it was last tried, and when it is tried again.

@@ -1,7 +1,8 @@
-//! Opens rails later: devices that `auto` and patterns name and that did not open, or were not there, at the start.
+//! Opens rails later: devices that `auto` and patterns name and that did not open, or were not there, at the start; and
+//! devices of any rail that were lost and have come back. Those get a new rail: an endpoint does not outlive its device.
 //!
 //! A thread looks at intervals: to list devices and to open one may take long, and the agent goes on meanwhile. It ends
-//! with the agent, and when the agent has as many rails as it may have. A list of names has no such thread.
+//! with the agent, and when the agent has as many rails as it may have.
 //!
 //! Dropping the agent waits for the thread, which may have the last handle of the rails, unless the thread lists
 //! devices or opens one: then it has none, and closes what it opens.
@@ -44,7 +45,7 @@ fn apart<T>(stage: &Mutex<Stage>, run: impl FnOnce() -> T) -> Option<T> {
 }
 
 impl Finder {
-    /// Starts the thread, if some list may name devices that are not there yet.
+    /// Starts the thread, if some list may name devices that are not there yet, or a rail may lose its device.
     pub(crate) fn spawn(
         shared: &Arc<Shared>,
         lists: Vec<(RailList, Start)>,
@@ -52,16 +53,15 @@ impl Finder {
         shared_memory: bool,
     ) -> Result<Self> {
         let stage = Arc::<Mutex<Stage>>::default();
-        if lists.is_empty() || interval.is_zero() {
+        if (lists.is_empty() && !shared.lock()?.rails.iter().any(Rail::has_device)) || interval.is_zero() {
             return Ok(Self(None, stage));
         }
         let (weak, its) = (Arc::downgrade(shared), Arc::clone(&stage));
         let run = move || {
             while sleeps(&weak, &its, interval) {
-                for (list, start) in &lists {
-                    if !look(&weak, &its, list, start, shared_memory) {
-                        return;
-                    }
+                let looks = |(list, start): &_| look(&weak, &its, list, start, shared_memory);
+                if !replace(&weak, &its, shared_memory) || !lists.iter().all(looks) {
+                    return;
                 }
             }
         };
@@ -100,6 +100,17 @@ fn sleeps(shared: &Weak<Shared>, stage: &Mutex<Stage>, interval: Duration) -> bo
     }
 }
 
+/// Opens the lost devices that have come back. Returns whether the agent may have more rails.
+fn replace(shared: &Weak<Shared>, stage: &Mutex<Stage>, shared_memory: bool) -> bool {
+    let missed = |shared: Arc<Shared>| {
+        let driver = shared.lock().ok().filter(|driver| driver.rails.len() < MAX_RAILS)?;
+        let missed = driver.rails.iter().enumerate().filter(|(_, rail)| rail.is_missed());
+        Some(missed.map(|(number, rail)| (number, rail.info.clone())).collect::<Vec<_>>())
+    };
+    let Some(missed) = shared.upgrade().and_then(missed) else { return false };
+    missed.into_iter().all(|(number, info)| open(shared, stage, &info, shared_memory, Some(number)))
+}
+
 /// Opens what a list names and has no rail. Returns whether the agent may have more rails.
 fn look(
     shared: &Weak<Shared>,
@@ -108,45 +119,49 @@ fn look(
     start: &Start,
     shared_memory: bool,
 ) -> bool {
-    let open = |shared: Arc<Shared>| {
-        let driver = shared.lock().ok()?;
+    let rails = |shared: Arc<Shared>| {
+        let driver = shared.lock().ok().filter(|driver| driver.rails.len() < MAX_RAILS)?;
         Some(driver.rails.iter().map(|rail| rail.info.clone()).collect::<Vec<Info>>())
     };
-    let Some(open) = shared.upgrade().and_then(open) else { return false };
-    if open.len() >= MAX_RAILS {
-        return false;
-    }
-    let Some(later) = apart(stage, || list.later(start, &open)) else { return false };
+    let Some(rails) = shared.upgrade().and_then(rails) else { return false };
+    let Some(later) = apart(stage, || list.later(start, &rails)) else { return false };
     let later = later.inspect_err(|error| {
         tracing::debug!(target: "multirail", %error, "devices cannot be listed");
     });
-    for info in later.into_iter().flatten() {
-        let (provider, domain) = (&info.fabric_attr.prov_name, &info.domain_attr.name);
-        let Some(opened) = apart(stage, || Rail::of_info(&info, shared_memory)) else { return false };
-        match opened {
-            Ok(rail) => {
-                let Some(shared) = shared.upgrade() else { return false };
-                if !attach(&shared, rail) {
-                    return false;
-                }
-            }
-            Err(error) => {
-                tracing::debug!(target: "multirail", provider, domain, %error, "a rail does not open yet");
-            }
+    later.into_iter().flatten().all(|info| open(shared, stage, &info, shared_memory, None))
+}
+
+/// Opens a rail, in the place of a lost one. Returns whether the agent may have more rails.
+fn open(
+    shared: &Weak<Shared>,
+    stage: &Mutex<Stage>,
+    info: &Info,
+    shared_memory: bool,
+    lost: Option<usize>,
+) -> bool {
+    let (provider, domain) = (&info.fabric_attr.prov_name, &info.domain_attr.name);
+    match apart(stage, || Rail::of_info(info, shared_memory)) {
+        None => false,
+        Some(Ok(rail)) => shared.upgrade().is_some_and(|shared| attach(&shared, rail, lost)),
+        Some(Err(error)) => {
+            tracing::debug!(target: "multirail", provider, domain, %error, "a rail does not open yet");
+            true
         }
     }
-    true
 }
 
 /// Uses a rail that was opened now. Returns whether the agent has room for it, and has not ended.
-fn attach(shared: &Shared, rail: Rail) -> bool {
+fn attach(shared: &Shared, rail: Rail, lost: Option<usize>) -> bool {
     let Ok(mut driver) = shared.lock() else { return false };
     if shared.over.load(Ordering::Relaxed) {
         return false; // peers may have been told that it closes
     }
     let (provider, domain) = (rail.spec.info.provider.clone(), rail.info.domain_attr.name.clone());
     let Some(number) = driver.add_rail(rail, &shared.domains, shared.now()) else { return false };
-    tracing::info!(target: "multirail", provider, domain, number, "a rail is used from now on");
+    if let Some(lost) = lost.and_then(|lost| driver.rails.get_mut(lost)) {
+        lost.is_replaced = true;
+    }
+    tracing::info!(target: "multirail", provider, domain, number, ?lost, "a rail is used from now on");
     driver.pump(shared.now());
     shared.rouse(driver);
     true
@@ -209,9 +224,9 @@ mod tests {
         let agent = agent();
         let shared = Arc::clone(&agent.shared);
         let open = || Rail::open(&Hints::new().provider("shm"), true).unwrap();
-        assert!(attach(&shared, open()));
+        assert!(attach(&shared, open(), None));
         shared.over.store(true, Ordering::Relaxed);
-        assert!(!attach(&shared, open()));
+        assert!(!attach(&shared, open(), None));
         assert_eq!(shared.lock().unwrap().rails.len(), 3);
     }
 }

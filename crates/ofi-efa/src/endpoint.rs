@@ -559,6 +559,10 @@ impl EfaEndpoint {
         }
     }
 
+    pub fn is_lost(&self) -> bool {
+        self.lost.is_some()
+    }
+
     /// Ends everything if the device is lost.
     fn watch(&mut self, now: Instant) {
         let common = &mut self.common;

@@ -200,6 +200,10 @@ unsafe impl TransportEndpoint<Efa> for EndpointState {
         endpoint.peers[peer as usize].give_up(&mut endpoint.common, id, op)
     }
 
+    fn is_lost(&self) -> bool {
+        matches!(self, Self::Open(endpoint) if endpoint.is_lost())
+    }
+
     fn removed(&mut self, peer: PeerId, id: SlotId, op: Op) {
         if let Self::Open(endpoint) = self {
             endpoint.peers[peer as usize].abandoned(&mut endpoint.common, id, op);

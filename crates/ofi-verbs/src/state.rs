@@ -233,6 +233,15 @@ unsafe impl TransportEndpoint<Verbs> for EndpointState {
         true
     }
 
+    fn is_lost(&self) -> bool {
+        match self {
+            Self::Closed { .. } => false,
+            Self::Open(endpoint) => endpoint.common.gone.is_some(),
+            Self::Datagrams(datagrams) => datagrams.is_lost(),
+            Self::Connected(connected) => connected.is_lost(),
+        }
+    }
+
     fn removed(&mut self, peer: PeerId, _id: SlotId, op: Op) {
         if let Self::Open(endpoint) = self {
             endpoint.peers[peer as usize].is_over(&op);

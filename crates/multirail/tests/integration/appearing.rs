@@ -1,6 +1,6 @@
 //! Devices that appear after the agents: they become rails, peers are told, and transfers use them.
 
-use std::sync::{Arc, Once};
+use std::sync::{Arc, Mutex, Once};
 use std::time::{Duration, Instant};
 
 use multirail::wire::Metadata;
@@ -18,7 +18,19 @@ const LEN: usize = 8 << 20;
 /// One of several devices in a network.
 struct Port {
     name: String,
-    network: srd::Handle,
+    network: Mutex<Arc<srd::SimulatedDevice>>,
+}
+
+impl Port {
+    fn new(name: &str, network: &Arc<srd::SimulatedDevice>) -> Arc<Self> {
+        let port = Arc::new(Self { name: name.into(), network: Mutex::new(Arc::clone(network)) });
+        ofi_efa::srd::add(Arc::clone(&port) as Arc<dyn Device>);
+        port
+    }
+
+    fn network(&self) -> srd::Handle {
+        srd::Handle(Arc::clone(&self.network.lock().unwrap()))
+    }
 }
 
 // SAFETY: as the network's.
@@ -28,20 +40,20 @@ unsafe impl Device for Port {
     }
 
     fn gid(&self) -> Gid {
-        self.network.gid()
+        self.network().gid()
     }
 
     fn limits(&self) -> DeviceLimits {
-        self.network.limits()
+        self.network().limits()
     }
 
     fn nic(&self) -> Nic {
-        self.network.nic()
+        self.network().nic()
     }
 
     unsafe fn register(&self, addr: *mut u8, len: usize, access: Access) -> Result<Box<dyn MemoryKey>> {
         // SAFETY: the caller's promise.
-        unsafe { self.network.register(addr, len, access) }
+        unsafe { self.network().register(addr, len, access) }
     }
 
     fn register_dmabuf(
@@ -51,15 +63,15 @@ unsafe impl Device for Port {
         iova: u64,
         access: Access,
     ) -> Result<Box<dyn MemoryKey>> {
-        self.network.register_dmabuf(dmabuf, len, iova, access)
+        self.network().register_dmabuf(dmabuf, len, iova, access)
     }
 
     fn asks_again(&self) -> bool {
-        self.network.asks_again()
+        self.network().asks_again()
     }
 
     fn open(&self, sizes: Sizes, rnr_retry: Option<u8>) -> Result<Box<dyn QueuePair>> {
-        self.network.open(sizes, rnr_retry)
+        self.network().open(sizes, rnr_retry)
     }
 }
 
@@ -78,8 +90,7 @@ impl Network {
 
     /// Adds a device.
     fn add(&self, nth: usize) {
-        let name = format!("{}{nth}", self.0);
-        ofi_efa::srd::add(Arc::new(Port { name, network: srd::Handle(Arc::clone(&self.1)) }));
+        Port::new(&format!("{}{nth}", self.0), &self.1);
     }
 }
 
@@ -275,6 +286,35 @@ fn three_of_four_rails_lose_nothing_and_the_fourth_carries_again() {
     }
     pair.share(4);
     assert!((10..18).zip(&targets).all(|(byte, target)| holds(target, byte)), "no write came late");
+}
+
+/// A device that is removed in the middle of transfers takes its rail for good; once it is back, it has a new one.
+#[test]
+fn a_device_that_was_removed_is_used_again_when_it_is_back() {
+    for (name, list) in [("back", "efa/back*"), ("home", "efa/home0-rdm,efa/home1-rdm")] {
+        let _network = Network::new(name);
+        let second = format!("{name}1");
+        let simulated = || srd::SimulatedDevice::new(&second, srd::Plan::default());
+        let port = Port::new(&second, &simulated());
+        let pair = Pair::new(agent("alice", list, SOON), agent("bob", list, SOON));
+        pair.come_to(&[(0, 0), (1, 1)]);
+        port.network().0.die();
+        let removed = Instant::now();
+        while moved(&pair.alice).len() > 1 || removed.elapsed() < 4 * SOON {
+            assert!(removed.elapsed() < LONG, "{:?}", pair.alice.paths("bob"));
+            pair.moves(Way::Write, 4);
+        }
+        assert_eq!((pair.alice.rails().len(), pair.bob.rails().len()), (2, 2), "it is not back yet");
+        *port.network.lock().unwrap() = simulated();
+        let back = Instant::now();
+        let carries = |path: &(usize, usize, u64)| (path.0, path.1) == (2, 2) && path.2 > 0;
+        while !moved(&pair.alice).iter().any(carries) {
+            assert!(back.elapsed() < LONG, "{:?}", pair.alice.paths("bob"));
+            pair.moves(Way::Write, 5);
+        }
+        pair.share(2);
+        assert_eq!((pair.alice.rails().len(), pair.bob.rails().len()), (3, 3), "it is opened once");
+    }
 }
 
 /// Nobody looks for what a list of names does not name.

@@ -448,6 +448,10 @@ unsafe impl<P: CompositeSpec> TransportEndpoint<Composite<P>> for CompositeEndpo
         self.routes.local(NEAR, peer).is_none()
     }
 
+    fn is_lost(&self) -> bool {
+        self.far.is_lost()
+    }
+
     fn removed(&mut self, peer: PeerId, id: SlotId, op: OpOf<P>) {
         match op {
             Either::Near(op) => {

@@ -577,6 +577,11 @@ impl<T: Transport> Endpoint for Ep<T> {
         T::SEVERS
     }
 
+    fn is_lost(&self) -> bool {
+        let is_lost = || self.core.state.lock().split().is_some_and(|(transport, _)| transport.is_lost());
+        self.core.born.check().is_ok() && is_lost()
+    }
+
     fn option(&self, option: EpOption) -> Result<usize> {
         self.core.option(option)
     }

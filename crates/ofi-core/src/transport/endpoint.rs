@@ -196,6 +196,11 @@ pub unsafe trait TransportEndpoint<T: Transport>: Send {
         false
     }
 
+    /// See [`ofi_api::Endpoint::is_lost`]. Noticed by [`TransportEndpoint::poll`].
+    fn is_lost(&self) -> bool {
+        false
+    }
+
     /// Called when an operation of a closing context is over and no longer in the core's table.
     /// [`TransportEndpoint::abandon`] was called before, unless there was too much to copy.
     /// [`TransportEndpoint::settle_receives`] follows.

@@ -114,6 +114,9 @@ unsafe impl Device for Handle {
         {
             return Err(Error::new(Errno::EINVAL));
         }
+        if self.0.dead.load(Ordering::Relaxed) {
+            return Err(Error::with(Errno::EIO, "the device is lost"));
+        }
         let event = sys::eventfd()?;
         let fd = event.as_raw_fd();
         let mut inner = self.0.lock();

@@ -418,6 +418,10 @@ impl Datagrams {
     }
 
     /// See [`ofi_core::transport::TransportEndpoint::statistics`].
+    pub fn is_lost(&self) -> bool {
+        self.gone.is_some()
+    }
+
     pub fn statistics(&self, into: &mut Vec<Statistic>) {
         self.watch.statistics(into);
         let counts = &self.counts;
