@@ -17,6 +17,7 @@ mod endpoint;
 ))]
 pub mod fuzz;
 mod handshake;
+mod listener;
 mod mismatch;
 mod near;
 mod op;

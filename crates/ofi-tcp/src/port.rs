@@ -12,9 +12,11 @@ use ofi_api::{AddrFormat, Address, Errno, Error, Info, Result};
 use ofi_core::auth::AuthKey;
 use ofi_core::cm::packet::{Kind, Packet};
 use ofi_core::log::Limit;
+use ofi_core::sys::Timer;
 use ofi_core::transport::{Port, RequestData};
 use rustc_hash::FxHashMap;
 
+use crate::listener::Listener;
 use crate::mismatch::{self, Mismatch};
 use crate::sys::{self, Interest, Ready};
 use crate::tls::{Security, Session};
@@ -24,6 +26,8 @@ use crate::{address, ports, settings, stream};
 
 /// The maximum number of connections whose requests have not arrived.
 const MAX_UNIDENTIFIED: usize = 1024;
+/// Connections accepted in one call, so that callers keep no call forever.
+const MAX_ACCEPTS_PER_CALL: usize = 256;
 /// The time within which a peer must send its request.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -74,16 +78,17 @@ struct Called {
     deadline: Instant,
 }
 
-#[derive(Default)]
 struct Desk {
+    listener: Listener,
     called: Vec<Called>,
     requests: Requests,
 }
 
 /// A passive endpoint: a listening socket and the requests that it has received.
 pub struct TcpPort {
-    listener: OwnedFd,
     ready: Ready,
+    /// Ends the rest of the listener.
+    timer: Timer,
     address: Address,
     auth: AuthKey,
     /// How it encrypts, if it does.
@@ -104,10 +109,13 @@ impl TcpPort {
         if bound.ip().is_unspecified() {
             bound.set_ip(address::host_ip(bound.is_ipv6()));
         }
-        let ready = Ready::new()?;
-        ready.add(&listener, 0, Interest { read: true, write: false })?;
+        let (ready, timer) = (Ready::new()?, Timer::new()?);
+        let listener = Listener::new(listener, 0, &ready)?;
+        // SAFETY: the timer is open.
+        unsafe { ready.add_raw(timer.fd(), 2, Interest { read: true, write: false }) }?;
         let (auth, tls) = (AuthKey::of(info), Security::of(info)?);
-        Ok(Self { listener, ready, address: bound.into(), auth, tls, desk: Mutex::default() })
+        let desk = Desk { listener, called: Vec::new(), requests: Requests::default() };
+        Ok(Self { ready, timer, address: bound.into(), auth, tls, desk: Mutex::new(desk) })
     }
 
     fn desk(&self) -> MutexGuard<'_, Desk> {
@@ -115,7 +123,12 @@ impl TcpPort {
     }
 
     fn accept(&self, desk: &mut Desk) {
-        while let Ok(Some((socket, _))) = sys::accept(self.listener.as_fd()) {
+        let again = desk.listener.again();
+        if !desk.listener.is_awake(Instant::now(), &self.ready) {
+            return;
+        }
+        for _ in 0..MAX_ACCEPTS_PER_CALL {
+            let Some(socket) = desk.listener.accept(&self.ready) else { break };
             let patience = Duration::from_millis(settings::PEER_TIMEOUT_MS.get() as u64);
             sys::prepare(socket.as_fd(), patience);
             if desk.called.len() >= MAX_UNIDENTIFIED {
@@ -128,6 +141,10 @@ impl TcpPort {
                 let deadline = Instant::now() + REQUEST_TIMEOUT;
                 desk.called.push(Called { socket, tls, bytes: Vec::new(), deadline });
             }
+        }
+        if desk.listener.again() != again {
+            let again = desk.listener.again();
+            self.timer.set(again.map(|again| again.saturating_duration_since(Instant::now())));
         }
     }
 

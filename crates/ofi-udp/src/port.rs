@@ -28,6 +28,8 @@ const STREAM_LIMIT: usize = 64 << 10;
 const CLIENTS: usize = 1 << 16;
 /// Pause before sending again on a full socket.
 const FULL: Duration = Duration::from_millis(1);
+/// Maximum number of batches that one call receives, so that a flood keeps no call forever.
+const ROUNDS: usize = 8;
 
 /// Events of the protocol, for the port to process.
 #[derive(Default)]
@@ -114,7 +116,7 @@ impl Inner {
         if self.endpoint.is_stopped() {
             self.endpoint.resume(now(), &mut self.desk);
         }
-        loop {
+        for _ in 0..ROUNDS {
             let (got, more) = self.socket.receive();
             for index in 0..got {
                 let (bytes, from) = self.socket.datagram(index);
@@ -258,7 +260,10 @@ impl Drop for Inner {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
     use super::*;
+    use crate::sys;
 
     /// A port of loopback.
     fn port() -> UdpPort {
@@ -295,6 +300,36 @@ mod tests {
                 poll(&prompt, Duration::from_millis(20));
             });
             drop(from);
+        });
+    }
+    /// Regression test: a call received until the socket was empty, which it never is under a flood.
+    #[test]
+    fn a_call_ends_while_strangers_flood_the_port() {
+        const FLOOD: Duration = Duration::from_secs(2);
+        let port = port();
+        let to = address::socket(port.address()).unwrap();
+        let (begun, over) = (AtomicBool::new(false), AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+                // One call sends 64 datagrams, so a single stranger is faster than the port.
+                assert!(sys::set_option(&socket, libc::SOL_UDP, libc::UDP_SEGMENT, 8));
+                let end = now() + FLOOD;
+                while now() < end && !over.load(Ordering::Relaxed) {
+                    let _ = socket.send_to(&[0x5a; 64 * 8], to);
+                    begun.store(true, Ordering::Relaxed);
+                }
+            });
+            while !begun.load(Ordering::Relaxed) {
+                std::thread::yield_now();
+            }
+            let begin = now();
+            for _ in 0..20 {
+                port.receive();
+            }
+            let took = now().since(begin);
+            over.store(true, Ordering::Relaxed);
+            assert!(took < FLOOD / 2, "20 calls took {took:?}");
         });
     }
 }

@@ -1,9 +1,12 @@
 //! Connections of provider `tcp` whose packets cannot be processed for now: a blocked reader sleeps meanwhile, and goes
 //! on by itself when the peer, or another thread, has made room.
 
-use std::io::Read;
+use std::fs::File;
+use std::io::{Read, Write};
+use std::net::TcpStream;
 
 use ofi_tcp::wire::Packet;
+use ofi_testkit::connect::Listener;
 use ofi_testkit::prelude::*;
 
 use crate::tcp_raw::{Raw, message, pieces, sleeper};
@@ -25,16 +28,22 @@ fn used() -> (Duration, i64) {
     (time(usage.ru_utime) + time(usage.ru_stime), usage.ru_nvcsw)
 }
 
-/// Blocks on the side's queue, to which nothing is reported meanwhile, and checks that this costs next to nothing.
-fn sleeps(side: &TestEndpoint) {
+/// Checks that a call that blocks for [`SLEEP`] costs next to nothing.
+fn costs_nothing<T>(call: impl FnOnce() -> T) -> T {
     let before = used();
-    let mut entry = [CqTaggedEntry::EMPTY];
-    let read = side.rx.read_wait(&mut CqBuffer::new(&mut entry), Some(SLEEP));
-    let is_again = read.as_ref().is_err_and(|error| error.is_again());
-    assert!(is_again, "{read:?}\n{}", side.report());
+    let result = call();
     let after = used();
     let (time, woken) = (after.0 - before.0, after.1 - before.1);
     assert!(time < MAX_USE.0 && woken < MAX_USE.1, "asleep for {SLEEP:?}: {time:?}, woken {woken} times");
+    result
+}
+
+/// Blocks on the side's queue, to which nothing is reported meanwhile, and checks that this costs next to nothing.
+fn sleeps(side: &TestEndpoint) {
+    let mut entry = [CqTaggedEntry::EMPTY];
+    let read = costs_nothing(|| side.rx.read_wait(&mut CqBuffer::new(&mut entry), Some(SLEEP)));
+    let is_again = read.as_ref().is_err_and(|error| error.is_again());
+    assert!(is_again, "{read:?}\n{}", side.report());
 }
 
 /// Blocks on the side's queue until there is a completion of `context`.
@@ -153,4 +162,63 @@ fn a_blocked_reader_sleeps_although_the_peer_of_waiting_messages_has_ended() {
     side.receive(&into).context(1).post().expect("a receive");
     sleeps_until(&side, 1);
     assert_eq!(lost, 0);
+}
+
+/// Descriptors beyond those that the process has when a test begins to take the rest.
+const SPARE: usize = 16;
+
+/// A caller whose connection waits while the process has no descriptor left. Returned with it: what holds them.
+fn call_without_descriptors(name: &Address) -> (TcpStream, Vec<File>) {
+    let null = || File::open("/dev/null");
+    let first = null().expect("a descriptor");
+    // A soft limit, which can be raised again.
+    let limit = std::os::fd::AsRawFd::as_raw_fd(&first) as u64 + SPARE as u64;
+    let mut hard = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: fills the structure.
+    unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut hard) };
+    let soft = libc::rlimit { rlim_cur: limit, ..hard };
+    // SAFETY: reads the structure.
+    assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const soft) }, 0);
+    drop(first);
+    let mut held: Vec<File> = std::iter::from_fn(|| null().ok()).collect();
+    held.pop();
+    let mut caller =
+        TcpStream::connect(name.to_socket_addr().expect("an address of IP")).expect("a listener");
+    caller.write_all(b"GET / HTTP/1.1\r\n\r\n").expect("room");
+    assert!(null().is_err(), "all descriptors are taken");
+    (caller, held)
+}
+
+/// Whether the caller's connection was accepted: what it says makes the other end close it.
+fn is_answered(mut caller: TcpStream) -> bool {
+    caller.set_nonblocking(true).expect("a socket");
+    let answer = caller.read(&mut [0; 64]);
+    !answer.is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock)
+}
+
+#[test]
+fn a_blocked_reader_sleeps_while_there_is_no_descriptor_for_a_caller() {
+    let side = sleeper();
+    let (caller, held) = call_without_descriptors(&side.name());
+    sleeps(&side);
+    drop(held);
+    sleeps(&side);
+    assert!(is_answered(caller), "{}", side.report());
+}
+
+#[test]
+fn a_blocked_reader_of_events_sleeps_while_there_is_no_descriptor_for_a_caller() {
+    let loopback = Address::from(std::net::SocketAddr::from(([127, 0, 0, 1], 0)));
+    let hints =
+        Hints::new().provider("tcp").ep_type(EpType::Msg).mr_mode(MrMode::PROV_KEY).src_addr(loopback);
+    let listener = Listener::open(&Opening::new(hints).first_info().expect("tcp")).expect("a listener");
+    let (caller, held) = call_without_descriptors(&listener.pep.name().expect("a name"));
+    let sleeps = || {
+        let read = costs_nothing(|| listener.eq.read_wait(Some(SLEEP)));
+        assert!(read.as_ref().is_err_and(|error| error.is_again()), "{read:?}");
+    };
+    sleeps();
+    drop(held);
+    sleeps();
+    assert!(is_answered(caller));
 }

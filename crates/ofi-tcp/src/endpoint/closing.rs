@@ -45,7 +45,7 @@ impl TcpEndpoint {
         let end = Instant::now() + Duration::from_millis(settings::LINGER_MS.get() as u64);
         // Connection requests are not accepted any more: one would end each wait below.
         if let Some(listener) = &self.listener {
-            self.ready.remove(listener);
+            listener.leave(&self.ready);
         }
         for id in self.conns.ids(|conn| conn.as_deref().is_some_and(|conn| conn.phase == Phase::Called)) {
             if let Some(socket) = self.conn(id).and_then(|conn| conn.socket.take()) {

@@ -230,22 +230,20 @@ impl TcpEndpoint {
         }
     }
 
+    /// Ends the rest of the listener, if it is due.
+    pub(super) fn listen_again(&mut self, now: Instant) {
+        if let Some(listener) = self.listener.as_mut().filter(|listener| listener.again().is_some())
+            && listener.is_awake(now, &self.ready)
+        {
+            self.accept();
+        }
+    }
+
     /// Accepts connections, whose requests follow.
     pub(super) fn accept(&mut self) {
         for _ in 0..MAX_ACCEPTS_PER_POLL {
-            let Some(listener) = &self.listener else { return };
-            let (socket, _) = match sys::accept(listener.as_fd()) {
-                Ok(Some(accepted)) => accepted,
-                Ok(None) => return,
-                Err(errno) => {
-                    static LIMIT: Limit = Limit::new();
-                    if let Some(more) = LIMIT.pass() {
-                        let error = errno.name();
-                        tracing::warn!(target: "ofi::tcp::ep_ctrl", error, more, "cannot accept a connection");
-                    }
-                    return;
-                }
-            };
+            let Some(listener) = &mut self.listener else { return };
+            let Some(socket) = listener.accept(&self.ready) else { return };
             // Attempts of this end are pending too.
             let is_unidentified = |id: &&SlotId| {
                 self.conns

@@ -19,7 +19,7 @@ mod silence;
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, RawFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -37,6 +37,7 @@ use self::hot::{HOT_POLLS, Hot};
 use crate::bulk::Role;
 use crate::common::{Common, EndpointCounts};
 use crate::conn::{AHEAD, Conn, EAGER, Peer, Phase, Stall};
+use crate::listener::Listener;
 use crate::op::TcpOp;
 use crate::outgoing::{Lender, Outgoing, Stop};
 use crate::stream::Through;
@@ -64,8 +65,8 @@ pub struct TcpEndpoint {
     by_address: FxHashMap<SocketAddr, PeerId>,
     /// The connections. One that is being processed is taken out.
     pub(crate) conns: Slots<Option<Box<Conn>>>,
-    /// The listening socket; connected endpoints have none.
-    listener: Option<OwnedFd>,
+    /// Connected endpoints have none.
+    listener: Option<Listener>,
     connected: Option<Box<connected::Connected>>,
     /// The address that the listener is bound to: the endpoint's name.
     bound: SocketAddr,
@@ -125,9 +126,7 @@ impl TcpEndpoint {
         }
         let (ready, timer) = (Ready::new()?, Timer::new()?);
         let reading = Interest { read: true, write: false };
-        if let Some(listener) = &listener {
-            ready.add(listener, LISTENER, reading)?;
-        }
+        let listener = listener.map(|socket| Listener::new(socket, LISTENER, &ready)).transpose()?;
         // SAFETY: the timer is open.
         unsafe { ready.add_raw(timer.fd(), TIMER, reading) }?;
         let peer_timeout = Duration::from_millis(settings::PEER_TIMEOUT_MS.get() as u64);
@@ -253,10 +252,11 @@ impl TcpEndpoint {
             Some(if let Phase::Resting(again) = conn.phase { again } else { conn.deadline })
         });
         let look = self.needs_look().then_some(self.look);
+        let again = self.listener.as_ref().and_then(Listener::again);
         let needs_room = |&id: &SlotId| {
             self.conns.get(id).and_then(|conn| conn.as_deref()?.stalled) == Some(Stall::Application)
         };
-        let next = pending.chain(look).chain(self.lingering_deadline()).min();
+        let next = pending.chain(look).chain(again).chain(self.lingering_deadline()).min();
         self.timer.set(next.map(|next| next.saturating_duration_since(now)));
         self.armed = self.polls;
         // Another thread may post receives without polling, and the transport is not told of them.

@@ -27,6 +27,7 @@ impl TcpEndpoint {
             return;
         }
         let now = Instant::now();
+        self.listen_again(now);
         if now < self.look {
             return;
         }
