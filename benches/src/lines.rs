@@ -5,7 +5,10 @@
 use crate::{
     figures::Quantity,
     ours::{Job, Sleep, Test},
-    peers::{Benchmark, Peer, PeerRun, Wire},
+    peers::{
+        Benchmark, Peer, PeerRun, Wire,
+        mpi::{AllReduce, Over},
+    },
     socket,
     targets::{Against, Bound, Line, Ours},
 };
@@ -31,6 +34,19 @@ const fn ping_pong(size: usize) -> Job {
 
 const fn tagged(posted: usize) -> Job {
     Job::new(Test::TaggedPingPong { posted }, SMALL, 300_000)
+}
+
+/// All-reduces for some tenths of a second.
+const fn reductions(ranks: usize) -> u64 {
+    if ranks > 2 { 5_000 } else { 300_000 }
+}
+
+const fn all_reduce(ranks: usize) -> Job {
+    Job::new(Test::AllReduce { ranks }, 8, reductions(ranks))
+}
+
+const fn open_mpi(ranks: usize, over: Over) -> Option<Against> {
+    Some(Against::Mpi(AllReduce { ranks, count: reductions(ranks), over }))
 }
 
 const fn large(test: Test) -> Job {
@@ -175,7 +191,12 @@ pub const LINES: &[Line] = &{
         line("read-app", "1 MiB RMA read, application memory", Bandwidth, large(Test::RmaRead))
             .against(libfabric(B::Stream, LARGE), RatioAtLeast(1.0)),
         line("matching", "64 B tagged, 100,000 posted, random order", LatencyNs, tagged(100_000))
-            .against(Some(Against::Ours(tagged(10), "10 posted")), RatioAtMost(1.5)),
+            .against(Some(Against::Ours(tagged(10), "10 posted")), RatioAtMost(2.0)),
+        // The application's part in the line above: it finds one of 100,000 buffers.
+        line("matching-buffers", "64 B tagged, 10 posted, 100,000 buffers", LatencyNs, {
+            Job { buffers: 100_000, ..tagged(10) }
+        })
+        .against(Some(Against::Ours(tagged(10), "10 buffers")), None),
         line(
             "fetch-add",
             "8 B fetch-add, library memory",
@@ -183,12 +204,34 @@ pub const LINES: &[Line] = &{
             Job::new(Test::FetchAdd, 8, 300_000).in_library_memory(),
         )
         .against(Some(Against::Ours(ping_pong(SMALL), "64 B one way")), RatioAtMost(2.0)),
-        line("all-reduce", "8 B all-reduce, 2 ranks", LatencyNs, Job::new(Test::AllReduce, 8, 300_000))
+        line("all-reduce", "8 B all-reduce, 2 ranks", LatencyNs, all_reduce(2))
             .against(Some(Against::Ours(ping_pong(SMALL), "64 B one way")), RatioAtMost(3.0)),
+        line("all-reduce-2-ob1", "8 B all-reduce, 2 ranks", LatencyNs, all_reduce(2))
+            .against(open_mpi(2, Over::Ob1), RatioAtMost(1.0 / 1.2)),
+        line("all-reduce-2-sm", "8 B all-reduce, 2 ranks", LatencyNs, all_reduce(2))
+            .against(open_mpi(2, Over::Sm), RatioAtMost(1.0 / 1.2)),
+        line("all-reduce-2-ucx", "8 B all-reduce, 2 ranks", LatencyNs, all_reduce(2))
+            .against(open_mpi(2, Over::Ucx), RatioAtMost(1.0 / 1.2)),
+        // Four ranks share a core: mostly the cost of switching between them.
+        line("all-reduce-8-ob1", "8 B all-reduce, 8 ranks on 2 cores", LatencyNs, all_reduce(8))
+            .against(open_mpi(8, Over::Ob1), RatioAtMost(1.0 / 1.2)),
+        line("all-reduce-8-sm", "8 B all-reduce, 8 ranks on 2 cores", LatencyNs, all_reduce(8))
+            .against(open_mpi(8, Over::Sm), RatioAtMost(1.0 / 1.2)),
+        line("all-reduce-8-ucx", "8 B all-reduce, 8 ranks on 2 cores", LatencyNs, all_reduce(8))
+            .against(open_mpi(8, Over::Ucx), RatioAtMost(1.0 / 1.2)),
         line("wake-sread", "wake-up of sread, round trip", LatencyNs, wake(Sleep::Sread))
             .against(Some(Against::Eventfd), RatioAtMost(1.3)),
         line("wake-epoll", "wake-up of epoll, round trip", LatencyNs, wake(Sleep::Epoll))
             .against(Some(Against::Eventfd), RatioAtMost(1.3)),
+        line("wake-block-on", "wake-up of block_on, round trip", LatencyNs, wake(Sleep::BlockOn))
+            .against(Some(Against::Eventfd), RatioAtMost(1.05)),
+        line(
+            "wake-future",
+            "wake-up of a future of any executor, round trip",
+            LatencyNs,
+            wake(Sleep::Future),
+        )
+        .against(Some(Against::Eventfd), None),
         // One part in a thousand is a tick or two per second: the most that an idle process is charged.
         Line {
             bound: AtMost(0.001),

@@ -15,6 +15,7 @@ mod bare_verbs;
 mod bare_verbs_msg;
 mod bare_verbs_ud;
 mod crowd;
+mod futures;
 mod node;
 mod paths;
 mod paths_in_c;
@@ -23,6 +24,7 @@ mod paths_of_long;
 mod paths_of_memory;
 mod paths_of_rails;
 mod paths_of_verbs;
+mod ranks;
 mod run;
 mod threads;
 
@@ -41,7 +43,8 @@ pub struct Job {
     pub iterations: u64,
     /// Messages in flight, and receives posted ahead.
     pub window: usize,
-    /// Buffers that the window's messages use in turn.
+    /// Buffers that the window's messages use in turn, and tagged ping-pongs in random order if they are more than the
+    /// posted receives.
     pub buffers: usize,
     /// The owner of the payload's memory.
     pub memory: Memory,
@@ -143,8 +146,11 @@ pub enum Test {
     RmaRead,
     /// Fetch-adds of eight bytes in the server's memory, one after the other; latency is that of one.
     FetchAdd,
-    /// All-reduces of both sides' eight bytes, one after the other; latency is that of one.
-    AllReduce,
+    /// All-reduces of all ranks' eight bytes, one after the other; latency is that of one.
+    AllReduce {
+        /// Processes, half of them on each side's core.
+        ranks: usize,
+    },
     /// Both sides asleep until the other's message; latency is the **round trip**.
     Wake(Sleep),
     /// One side asleep for a second without any message; `cpu_share` is the result.
@@ -168,6 +174,10 @@ pub enum Sleep {
     Sread,
     /// `epoll_wait` on the completion queue's descriptor.
     Epoll,
+    /// A future that `AsyncNode::block_on` runs.
+    BlockOn,
+    /// A future of an executor without a driver of its own: the library's thread drives it.
+    Future,
 }
 
 /// The location of the payload.

@@ -6,6 +6,7 @@
 //! `shared/reference/peers.md`, and its name says so.
 
 pub mod libfabric;
+pub mod mpi;
 pub mod packages;
 pub mod ucx;
 

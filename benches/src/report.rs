@@ -100,6 +100,8 @@ fn take_pairs(line: &Line, policy: &Policy, cores: [usize; 2]) -> Result<Vec<Pai
     let mut theirs = line.against.map(|against| move || against.run(cores));
     let theirs = theirs.as_mut().map(|run| run as pairs::Run<'_>);
     let mut before_each = || wait_for_a_good_moment(policy, cores);
+    let crowded = Policy { delayed_share: f64::INFINITY, ..*policy };
+    let policy = if line.is_crowded() { &crowded } else { policy };
     pairs::take(policy, &mut ours, theirs, &mut || bounce::measure(cores), &mut before_each)
 }
 

@@ -5,6 +5,7 @@
 mod agents;
 mod media;
 mod peers;
+mod peers_in_c;
 mod sessions;
 mod sockets;
 mod stopped;
@@ -36,7 +37,7 @@ fn figure(what: impl Into<String>, value: f64, bound: Option<f64>) -> Figure {
 /// A row: its key, and what measures it.
 type Row = (&'static str, fn() -> Result<Vec<Figure>>);
 
-const ROWS: [Row; 14] = [
+const ROWS: [Row; 15] = [
     ("prepare", agents::prepare),
     ("post", agents::post_beside_prepare),
     ("revoke", agents::revoke),
@@ -47,6 +48,7 @@ const ROWS: [Row; 14] = [
     ("peers-shm", peers::over_shm),
     ("peers-udp", peers::over_udp),
     ("peers-tcp", peers::over_tcp),
+    ("peers-beside-c", peers_in_c::measure),
     ("tcp-peers", sockets::peers),
     ("stopped-shm", stopped::over_shm),
     ("stopped-udp", stopped::over_udp),

@@ -5,8 +5,8 @@ use serde::Serialize;
 use crate::{
     Figures, Result, eventfd,
     figures::Quantity,
-    ours::Job,
-    peers::{PeerRun, libfabric},
+    ours::{Job, Sleep, Test},
+    peers::{PeerRun, libfabric, mpi},
     socket, worker,
 };
 
@@ -43,6 +43,8 @@ pub enum Ours {
 pub enum Against {
     /// A peer's benchmark.
     Peer(PeerRun),
+    /// Open MPI's all-reduce.
+    Mpi(mpi::AllReduce),
     /// Our own job under other conditions.
     Ours(Job, &'static str),
     /// The bare eventfd round trip.
@@ -67,6 +69,18 @@ pub enum Bound {
     None,
 }
 
+impl Line {
+    /// Whether processes or threads share cores, so that they wait for them.
+    pub fn is_crowded(&self) -> bool {
+        let Ours::Job(job) = self.ours else { return false };
+        match job.test {
+            Test::AllReduce { ranks } => ranks > 2,
+            Test::Wake(sleep) => sleep == Sleep::Future,
+            _ => false,
+        }
+    }
+}
+
 impl Ours {
     /// Runs our half once on `cores`.
     pub fn run(&self, cores: [usize; 2]) -> Result<Figures> {
@@ -82,6 +96,7 @@ impl Against {
     pub fn name(&self) -> String {
         match self {
             Self::Peer(run) => run.name(),
+            Self::Mpi(run) => run.name(),
             Self::Ours(_, name) => format!("ours, {name}"),
             Self::Eventfd => "bare eventfd".into(),
             Self::Socket(socket::Test::Spin) => "bare sockets, spinning".into(),
@@ -93,6 +108,7 @@ impl Against {
     pub fn run(&self, cores: [usize; 2]) -> Result<Figures> {
         match self {
             Self::Peer(run) => run.run(cores),
+            Self::Mpi(run) => run.run(cores),
             Self::Ours(job, _) => worker::run(job, cores),
             Self::Eventfd => eventfd::measure(cores),
             Self::Socket(test) => socket::measure(*test, cores),

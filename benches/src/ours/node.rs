@@ -40,6 +40,15 @@ pub struct Arena {
 impl Node {
     /// Opens this side, with `more` than the usual capabilities, and inserts the other's address.
     pub fn open(more: Caps, job: &Job, link: &mut Link, wait: WaitObj) -> Result<Self> {
+        let mut node = Self::alone(&Self::hints(job, more)?, more, job, wait)?;
+        let name = node.endpoint.name().map_err(stack)?;
+        let theirs: String = link.exchange(&name.to_string())?;
+        node.insert(&theirs.parse().map_err(stack)?)?;
+        Ok(node)
+    }
+
+    /// The hints of a job, with `more` than the usual capabilities.
+    pub fn hints(job: &Job, more: Caps) -> Result<Hints> {
         let hints = Hints::new()
             .caps(Caps::MSG | Caps::TAGGED | Caps::RMA | more)
             .mr_mode(MrMode::VIRT_ADDR | MrMode::PROV_KEY)
@@ -61,12 +70,7 @@ impl Node {
                 if job.provider == Provider::TcpSealed { hints.auth_key(*b"a measurement") } else { hints }
             }
         };
-        let hints = if job.test == Test::IdleAuto { hints.progress(Progress::Auto) } else { hints };
-        let mut node = Self::alone(&hints, more, job, wait)?;
-        let name = node.endpoint.name().map_err(stack)?;
-        let theirs: String = link.exchange(&name.to_string())?;
-        node.insert(&theirs.parse().map_err(stack)?)?;
-        Ok(node)
+        Ok(if job.test == Test::IdleAuto { hints.progress(Progress::Auto) } else { hints })
     }
 
     /// Opens a side for these hints, without a peer.

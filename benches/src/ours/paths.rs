@@ -19,7 +19,7 @@ use super::paths_of_long as of_long;
 use super::paths_of_memory as of_memory;
 use super::paths_of_rails as of_rails;
 use super::paths_of_verbs as of_verbs;
-use super::run::join;
+use super::ranks::join;
 use super::{Job, Path, Provider, Test};
 use crate::{Error, Result, link::Link};
 
@@ -333,9 +333,11 @@ fn run_all_reduces(count: u64) -> Result<()> {
     let [mine, other] = [0, 64].map(|at| [Piece::new(sides.piece(at).addr, 8)]);
     let [sum, other_sum] = [128, 192].map(|at| [Piece::new(sides.piece(at).addr, 8)]);
     let Sides { sender, receiver, .. } = &sides;
+    let name = |node: &Node| node.endpoint.name().map_err(stack);
+    let names = [name(receiver)?, name(sender)?];
     let (joined, others) = std::thread::scope(|scope| {
-        let others = scope.spawn(|| join(receiver, false));
-        let joined = join(sender, true)?;
+        let others = scope.spawn(|| join(receiver, &names));
+        let joined = join(sender, &names)?;
         Ok::<_, Error>((joined, others.join().map_err(|_| Error::Stack("joining".into()))??))
     })?;
     let op = |group: &Group, mine, sum| {

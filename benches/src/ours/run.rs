@@ -1,19 +1,17 @@
 //! The measurements.
 
 use std::hint::black_box;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ofi::raw::{
-    AtomicOp, AvSetAttr, Call, Caps, CollectiveKind, CollectiveOp, CompletionQueue, Context, CqBuffer,
-    CqTaggedEntry, Datatype, EventKind, FiOp, Group, Lent, MrAccess, MrAttr, OpFlags, Piece, RemotePiece,
-    RmaOp, WaitObj,
+    AtomicOp, Call, Caps, CompletionQueue, Context, CqBuffer, CqTaggedEntry, Datatype, FiOp, Lent, MrAccess,
+    MrAttr, OpFlags, Piece, RemotePiece, RmaOp, WaitObj,
 };
 
-use super::crowd;
 use super::node::{Arena, Node};
 use super::threads;
 use super::{Job, Role, Sleep, Test};
+use super::{crowd, futures, ranks};
 use crate::{Error, Figures, Result, link::Link, sys};
 
 pub(super) fn stack(error: ofi::raw::Error) -> Error {
@@ -25,8 +23,15 @@ pub fn run(job: &Job, role: Role, link: &mut Link) -> Result<Option<Figures>> {
     if let Test::Round { peers } = job.test {
         return crowd::run(job, peers, role, link);
     }
+    if let Test::AllReduce { ranks } = job.test {
+        return ranks::run(job, ranks, role, link);
+    }
     if let Test::Threads { count } = job.test {
         return threads::run(job, count, role, link);
+    }
+    if let Test::Wake(sleep @ (Sleep::BlockOn | Sleep::Future)) = job.test {
+        let figures = futures::wake(job, sleep == Sleep::BlockOn, role, link)?;
+        return Ok((role == Role::Client).then_some(figures));
     }
     let wait = match job.test {
         Test::Wake(Sleep::Epoll) => WaitObj::Fd,
@@ -35,7 +40,6 @@ pub fn run(job: &Job, role: Role, link: &mut Link) -> Result<Option<Figures>> {
     };
     let more = match job.test {
         Test::FetchAdd => Caps::ATOMIC,
-        Test::AllReduce => Caps::COLLECTIVE,
         _ => Caps::empty(),
     };
     let node = Node::open(more, job, link, wait)?;
@@ -47,11 +51,10 @@ pub fn run(job: &Job, role: Role, link: &mut Link) -> Result<Option<Figures>> {
         Test::RmaWrite => rma(&node, job, client, link, true)?,
         Test::RmaRead => rma(&node, job, client, link, false)?,
         Test::FetchAdd => fetch_add(&node, job, client, link)?,
-        Test::AllReduce => all_reduce(&node, job, client, link)?,
         Test::Wake(sleep) => wake(&node, job, sleep, client, link)?,
         Test::Idle => idle(&node, client, link)?,
         Test::IdleAuto => idle_auto(&node, job, client, link)?,
-        Test::Round { .. } | Test::Threads { .. } => {
+        Test::AllReduce { .. } | Test::Round { .. } | Test::Threads { .. } => {
             return Err(Error::Stack("it has no single peer".into()));
         }
     };
@@ -89,25 +92,34 @@ fn ping_pong(node: &Node, job: &Job, client: bool, link: &mut Link) -> Result<Fi
     if job.test == Test::EachRound { each(node, job, link, round) } else { timed(node, job, link, round) }
 }
 
+/// The numbers below `count` in a random order, again and again: a full-period generator modulo the next power of two.
+fn random_order(count: usize) -> impl FnMut() -> u64 {
+    let span = count.next_power_of_two().max(2) as u64;
+    let mut state = 1u64;
+    move || loop {
+        state = (state.wrapping_mul(0x5851_F42D_4C95_7F2D & !3 | 1).wrapping_add(0xB504_F333_F9DE_6485 | 1))
+            % span;
+        if state < count as u64 {
+            return state;
+        }
+    }
+}
+
 fn tagged_ping_pong(node: &Node, job: &Job, posted: usize, client: bool, link: &mut Link) -> Result<Figures> {
-    let arena = node.memory(job, (posted + 1) * job.size.next_multiple_of(64))?;
-    let out = slot(&arena, job.size, posted);
+    let buffers = posted.max(job.buffers);
+    let arena = node.memory(job, (buffers + 1) * job.size.next_multiple_of(64))?;
+    let out = slot(&arena, job.size, buffers);
     for tag in 0..posted {
         node.receive(slot(&arena, job.size, tag), Some(tag as u64), tag)?;
     }
-    // Both sides follow the same permutation: a full-period generator modulo the next power of two.
-    let span = posted.next_power_of_two().max(2) as u64;
-    let mut state = 1u64;
-    let mut next = move || loop {
-        state = (state.wrapping_mul(0x5851_F42D_4C95_7F2D & !3 | 1).wrapping_add(0xB504_F333_F9DE_6485 | 1))
-            % span;
-        if state < posted as u64 {
-            return state;
-        }
-    };
+    let mut next = random_order(posted); // the same order at both sides
+    let mut place = random_order(buffers);
     let mut round = move || -> Result<()> {
         let tag = next();
-        let again = |tag: u64| node.receive(slot(&arena, job.size, tag as usize), Some(tag), tag as usize);
+        let mut again = |tag: u64| {
+            let buffer = if buffers > posted { place() } else { tag } as usize;
+            node.receive(slot(&arena, job.size, buffer), Some(tag), tag as usize)
+        };
         if client {
             node.send(out, Some(tag))?;
             let got = node.wait_one(&node.rx)?;
@@ -326,36 +338,6 @@ fn fetch_add(node: &Node, job: &Job, client: bool, link: &mut Link) -> Result<Fi
     node.send(over, None)?;
     node.wait_one(&node.tx)?;
     Ok(Figures::from_latency(8, each))
-}
-
-/// Joins the group of both sides.
-pub(super) fn join(node: &Node, client: bool) -> Result<Group> {
-    let own = node.av.insert(&[node.endpoint.name().map_err(stack)?]).remove(0).map_err(stack)?;
-    let set = Arc::clone(&node.av).set(&AvSetAttr::default()).map_err(stack)?;
-    for member in if client { [node.peer, own] } else { [own, node.peer] } {
-        set.insert(member).map_err(stack)?;
-    }
-    let group = node.endpoint.join_collective(set.addr(), &*set, Context(1)).map_err(stack)?;
-    node.wait_event(EventKind::JoinComplete)?;
-    Ok(group)
-}
-
-fn all_reduce(node: &Node, job: &Job, client: bool, link: &mut Link) -> Result<Figures> {
-    let group = join(node, client)?;
-    let arena = node.memory(job, 128)?;
-    let (mine, sum) = ([Piece::new(arena.base, 8)], [Piece::new(arena.base.wrapping_add(64), 8)]);
-    // SAFETY: as in `Node::send`.
-    let mine = unsafe { Lent::new(&mine, &[]) };
-    // SAFETY: as above.
-    let sum = unsafe { Lent::new(&sum, &[]) };
-    let mut op = CollectiveOp::new(CollectiveKind::Allreduce, group.addr(), Context(1));
-    op = op.data(Datatype::Uint64, 1, mine, sum);
-    op.op = FiOp::Sum;
-    let half = timed(node, job, link, || {
-        node.endpoint.collective(&op).map_err(stack)?;
-        node.wait_one(&node.tx).map(drop)
-    })?;
-    Ok(Figures::from_latency(8, half.latency_us.unwrap_or_default() * 2.0))
 }
 
 fn sleep_one(queue: &std::sync::Arc<dyn CompletionQueue>, sleep: Sleep) -> Result<()> {

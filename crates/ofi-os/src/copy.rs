@@ -119,6 +119,23 @@ unsafe fn long(from: *const u8, to: *mut u8, len: usize) {
     unsafe { ptr::copy_nonoverlapping(from, to, len) };
 }
 
+/// Fetches the cache line of `at`, which need not be mapped, to be written by this core soon.
+/// (`prefetchw` has no effect on x86-64 processors that do not know it; the compiler's intrinsic would require it.)
+#[inline(always)]
+pub fn prefetch_to_write(at: *const u8) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    // SAFETY: a hint, harmless for any address; it changes neither registers nor flags.
+    unsafe {
+        std::arch::asm!("prefetchw [{}]", in(reg) at, options(nostack, readonly, preserves_flags));
+    }
+    #[cfg(all(target_arch = "aarch64", not(miri)))]
+    // SAFETY: as above.
+    unsafe {
+        std::arch::asm!("prfm pstl1keep, [{}]", in(reg) at, options(nostack, readonly, preserves_flags));
+    }
+    let _ = at;
+}
+
 /// Copies `len` bytes between ranges that may overlap.
 ///
 /// # Safety

@@ -53,11 +53,11 @@ impl CollectiveSide {
     }
 
     /// The schedule of this rank for an operation of that shape.
-    fn schedule(&mut self, shape: Shape) -> Arc<Schedule> {
-        match &self.planned {
-            Some((known, schedule)) if *known == shape => Arc::clone(schedule),
-            _ => Arc::clone(&self.planned.insert((shape, Arc::new(plan(&shape)))).1),
+    fn schedule(planned: &mut Option<(Shape, Arc<Schedule>)>, shape: Shape) -> &Arc<Schedule> {
+        if planned.as_ref().is_none_or(|(known, _)| *known != shape) {
+            *planned = None;
         }
+        &planned.get_or_insert_with(|| (shape, Arc::new(plan(&shape)))).1
     }
 
     /// Binds an event queue, for joins.
@@ -297,7 +297,7 @@ impl<T: Transport> EpCore<T> {
         let nothing = [Piece::new(std::ptr::null_mut(), 0); 2];
         // SAFETY: a barrier uses no memory.
         let started =
-            unsafe { side.engine.start(group, schedule, nothing, None, Report::Join(fid, context)) };
+            unsafe { side.engine.start(group, &schedule, nothing, None, Report::Join(fid, context)) };
         if let Err(error) = started {
             // A member failed before this one joined.
             side.joined.remove(&addr);
@@ -381,7 +381,7 @@ impl<T: Transport> EpCore<T> {
             route: CounterTarget::ENDPOINT,
             at: 0,
         };
-        let schedule = side.schedule(shape);
+        let schedule = CollectiveSide::schedule(&mut side.planned, shape);
         // SAFETY: both pieces are as long as the schedule for this shape uses them, and lent until the completion.
         unsafe {
             side.engine.start(group, schedule, [buf, result], executor, Report::Completion(ticket))?;

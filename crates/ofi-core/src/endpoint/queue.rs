@@ -113,6 +113,11 @@ impl PostedReceive for CompactReceive {
     fn context(&self) -> usize {
         self.context.0
     }
+
+    #[inline]
+    fn memory(&self) -> usize {
+        self.piece.addr.addr()
+    }
 }
 
 /// A multi-receive buffer, in which messages are packed one after the other.

@@ -118,6 +118,9 @@ pub struct Envelope {
 pub trait PostedReceive {
     /// The application's context, by which it cancels. It does not change while the receive is queued.
     fn context(&self) -> usize;
+
+    /// The address of its memory, which is fetched when a message for it arrives. Any number is harmless.
+    fn memory(&self) -> usize;
 }
 
 /// Names a queued receive until it is taken; afterwards it names nothing.
@@ -171,7 +174,7 @@ pub struct Match<'a, R> {
     found: Found,
 }
 
-impl<R> Match<'_, R> {
+impl<R: PostedReceive> Match<'_, R> {
     /// The receive.
     #[inline]
     pub fn recv(&mut self) -> &mut R {
@@ -237,7 +240,7 @@ pub struct Matcher<R, U> {
 }
 
 /// Receives.
-impl<R, U> Matcher<R, U> {
+impl<R: PostedReceive, U> Matcher<R, U> {
     /// An empty matcher.
     pub fn new(config: &MatcherConfig) -> Self {
         let hash = KeyHash::new(config.hash_seed);
@@ -313,11 +316,8 @@ impl<R, U> Matcher<R, U> {
 
     /// Takes the first posted receive with this context (`fi_cancel`), and returns its space. The first of several
     /// successive cancels checks all posted receives, later ones do not.
-    pub fn cancel_by_context(&mut self, context: usize) -> Option<(Space, R)>
-    where
-        R: PostedReceive,
-    {
-        self.posted.cancel(context, R::context)
+    pub fn cancel_by_context(&mut self, context: usize) -> Option<(Space, R)> {
+        self.posted.cancel(context)
     }
 
     /// Takes all receives that satisfy `wanted`, in the order of posting: for example those directed at a lost peer, or
@@ -344,7 +344,7 @@ impl<R, U> Matcher<R, U> {
 }
 
 /// Unexpected messages.
-impl<R, U> Matcher<R, U> {
+impl<R: PostedReceive, U> Matcher<R, U> {
     /// Keeps a message for which [`arrive`](Self::arrive) has just found no receive. `bytes_held` is what its
     /// content occupies here: 0 if the payload was left at the sender.
     ///
@@ -480,7 +480,7 @@ impl<R, U> Matcher<R, U> {
 }
 
 /// The budget of unexpected messages. How it is shared is described in `budget.rs`.
-impl<R, U> Matcher<R, U> {
+impl<R: PostedReceive, U> Matcher<R, U> {
     /// Whether `peer` may leave `len` bytes of payload here. If not, they stay at the sender, and the message is stored
     /// with `bytes_held` 0.
     #[inline]

@@ -16,6 +16,10 @@ impl PostedReceive for Recv {
     fn context(&self) -> usize {
         self.context
     }
+
+    fn memory(&self) -> usize {
+        0
+    }
 }
 
 /// Which message it is, and whether its payload was left at its sender.

@@ -11,9 +11,11 @@
 //! P2. A receive is in the list of its class and key, and in no other; lists are in ascending `order`.
 
 use super::cancel::CancelIndex;
+use crate::copy;
+
 use super::slab::{NIL, Slab};
-use super::table::{KeyHash, Table};
-use super::{Envelope, RecvId, SourceFilter, SourceId, Space, Want};
+use super::table::{Hint, KeyHash, Table};
+use super::{Envelope, PostedReceive, RecvId, SourceFilter, SourceId, Space, Want};
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Class {
@@ -57,6 +59,23 @@ pub(super) struct Found {
     place: usize,
 }
 
+/// The address of a receive's memory. Among many receives, a message finds neither the receive nor its memory in the
+/// cache: so both are fetched at once.
+#[derive(Clone, Copy, Default)]
+struct MemoryHint(usize);
+
+impl<R: PostedReceive> Hint<R> for MemoryHint {
+    #[inline(always)]
+    fn of(recv: &R) -> Self {
+        Self(recv.memory())
+    }
+
+    #[inline(always)]
+    fn found(self) {
+        copy::prefetch_to_write(std::ptr::without_provenance(self.0));
+    }
+}
+
 pub(super) struct PostedReceives<R> {
     slab: Slab<Key, R, 1>,
     next_order: u64,
@@ -66,14 +85,14 @@ pub(super) struct PostedReceives<R> {
     ignored: Vec<u64>,
     /// Receives in the lists of `untagged_from`.
     untagged_from_len: usize,
-    tag_any: Table<0>,
-    tag_from: Table<0>,
+    tag_any: Table<0, MemoryHint>,
+    tag_from: Table<0, MemoryHint>,
     untagged_from: Vec<u32>,
     hash: KeyHash,
     cancels: CancelIndex,
 }
 
-impl<R> PostedReceives<R> {
+impl<R: PostedReceive> PostedReceives<R> {
     pub(super) fn new(hash: KeyHash) -> Self {
         Self {
             slab: Slab::new(),
@@ -344,8 +363,8 @@ impl<R> PostedReceives<R> {
     }
 
     /// Takes the first posted receive of a context, and returns its space.
-    pub(super) fn cancel(&mut self, context: usize, context_of: impl Fn(&R) -> usize) -> Option<(Space, R)> {
-        let index = self.find_context(context, context_of)?;
+    pub(super) fn cancel(&mut self, context: usize) -> Option<(Space, R)> {
+        let index = self.find_context(context, R::context)?;
         let space = self.slab.key(index).space();
         Some((space, self.take_index(index)))
     }
@@ -434,7 +453,10 @@ const LISTED: &str = "a queued receive is in the list of its key";
 #[cfg(test)]
 impl<R> PostedReceives<R> {
     pub(super) const SLOT_BYTES: usize = Slab::<Key, R, 1>::SLOT_BYTES;
+}
 
+#[cfg(test)]
+impl<R: PostedReceive> PostedReceives<R> {
     /// Checks P1 and P2: every receive is in the list of its class and key, once and in order.
     pub(super) fn check(&self) {
         let mut seen = 0;

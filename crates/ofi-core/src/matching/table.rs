@@ -1,8 +1,8 @@
 //! Hash table from a key to the head of a list of slots, and the hash that places keys.
 //!
-//! The table stores no keys. An entry is 32 bits of the key's hash and the slot at the head of the key's
-//! list; the key itself is read from that slot, which a match must read anyway. Eight entries share a cache
-//! line, so a lookup costs one line here and one in the slab, however many keys there are.
+//! The table stores no keys. An entry is 32 bits of the key's hash, the slot at the head of the key's list, and
+//! a hint about its value; the key itself is read from that slot, which a match must read anyway. Four to eight
+//! entries share a cache line, so a lookup costs one line here and one in the slab, however many keys there are.
 //!
 //! Invariants (linear probing; `entries.len()` is a power of two):
 //! T1. At least a quarter of the entries is empty (`head == NIL`), so that every probe ends.
@@ -14,9 +14,26 @@ use super::slab::{NIL, Slab};
 use std::hash::{BuildHasher, RandomState};
 
 #[derive(Clone, Copy)]
-struct Entry {
+struct Entry<H> {
     hash: u32,
     head: u32,
+    hint: H,
+}
+
+/// What an entry remembers of the value at the head of its list, to be used before that slot has come from memory.
+pub(super) trait Hint<V>: Copy + Default {
+    /// That of a value.
+    fn of(value: &V) -> Self;
+    /// The entry is probably the one that is wanted.
+    fn found(self);
+}
+
+impl<V> Hint<V> for () {
+    #[inline(always)]
+    fn of(_: &V) -> Self {}
+
+    #[inline(always)]
+    fn found(self) {}
 }
 
 /// Where a key is, or where it would go.
@@ -26,14 +43,14 @@ enum Probe {
 }
 
 /// Lists of slots by key. The slots are linked through their pair of links number `LIST`.
-pub(super) struct Table<const LIST: usize> {
-    entries: Box<[Entry]>,
+pub(super) struct Table<const LIST: usize, H = ()> {
+    entries: Box<[Entry<H>]>,
     len: usize,
 }
 
-impl<const LIST: usize> Table<LIST> {
+impl<const LIST: usize, H: Copy + Default> Table<LIST, H> {
     pub(super) fn new() -> Self {
-        Self { entries: vec![EMPTY; MIN_ENTRIES].into(), len: 0 }
+        Self { entries: empty(MIN_ENTRIES), len: 0 }
     }
 
     #[inline]
@@ -49,8 +66,15 @@ impl<const LIST: usize> Table<LIST> {
         slab: &Slab<K, V, LISTS>,
         hash: u32,
         is_key: impl Fn(&Slab<K, V, LISTS>, u32) -> bool,
-    ) -> Option<(usize, u32)> {
-        match self.probe(hash, |head| is_key(slab, head)) {
+    ) -> Option<(usize, u32)>
+    where
+        H: Hint<V>,
+    {
+        let is_wanted = |entry: &Entry<H>| {
+            entry.hint.found();
+            is_key(slab, entry.head)
+        };
+        match self.probe(hash, is_wanted) {
             Probe::Found(at) => Some((at, self.entries[at].head)),
             Probe::Vacant(_) => None,
         }
@@ -64,16 +88,19 @@ impl<const LIST: usize> Table<LIST> {
         hash: u32,
         is_key: impl Fn(&Slab<K, V, LISTS>, u32) -> bool,
         index: u32,
-    ) {
+    ) where
+        H: Hint<V>,
+    {
         if self.len >= self.entries.len() / 4 * 3 {
             self.grow();
         }
-        match self.probe(hash, |head| is_key(slab, head)) {
+        match self.probe(hash, |entry| is_key(slab, entry.head)) {
             Probe::Found(at) => {
                 slab.push::<LIST>(self.entries[at].head, index);
             }
             Probe::Vacant(at) => {
-                self.entries[at] = Entry { hash, head: slab.push::<LIST>(NIL, index) };
+                let hint = H::of(slab.at(index));
+                self.entries[at] = Entry { hash, head: slab.push::<LIST>(NIL, index), hint };
                 self.len += 1;
             }
         }
@@ -85,10 +112,12 @@ impl<const LIST: usize> Table<LIST> {
         &mut self,
         slab: &mut Slab<K, V, LISTS>,
         place: usize,
-    ) {
+    ) where
+        H: Hint<V>,
+    {
         match slab.pop::<LIST>(self.entries[place].head) {
             NIL => self.remove(place),
-            head => self.entries[place].head = head,
+            head => self.set_head(slab, place, head),
         }
     }
 
@@ -98,10 +127,12 @@ impl<const LIST: usize> Table<LIST> {
         &mut self,
         slab: &mut Slab<K, V, LISTS>,
         place: usize,
-    ) {
+    ) where
+        H: Hint<V>,
+    {
         match slab.discard_first::<LIST>(self.entries[place].head) {
             NIL => self.remove(place),
-            head => self.entries[place].head = head,
+            head => self.set_head(slab, place, head),
         }
     }
 
@@ -112,23 +143,39 @@ impl<const LIST: usize> Table<LIST> {
         slab: &mut Slab<K, V, LISTS>,
         place: usize,
         index: u32,
-    ) {
+    ) where
+        H: Hint<V>,
+    {
         match slab.unlink::<LIST>(self.entries[place].head, index) {
             NIL => self.remove(place),
-            head => self.entries[place].head = head,
+            head => self.set_head(slab, place, head),
         }
     }
 
     #[inline]
-    fn probe(&self, hash: u32, mut is_key: impl FnMut(u32) -> bool) -> Probe {
+    fn set_head<K: Copy + Default, V, const LISTS: usize>(
+        &mut self,
+        slab: &Slab<K, V, LISTS>,
+        place: usize,
+        head: u32,
+    ) where
+        H: Hint<V>,
+    {
+        let entry = &mut self.entries[place];
+        entry.head = head;
+        entry.hint = H::of(slab.at(head));
+    }
+
+    #[inline]
+    fn probe(&self, hash: u32, mut is_key: impl FnMut(&Entry<H>) -> bool) -> Probe {
         let mask = self.entries.len() - 1;
         let mut at = hash as usize & mask;
         loop {
-            let entry = self.entries[at];
+            let entry = &self.entries[at];
             if entry.head == NIL {
                 return Probe::Vacant(at);
             }
-            if entry.hash == hash && is_key(entry.head) {
+            if entry.hash == hash && is_key(entry) {
                 return Probe::Found(at);
             }
             at = (at + 1) & mask;
@@ -154,7 +201,7 @@ impl<const LIST: usize> Table<LIST> {
             }
             next = (next + 1) & mask;
         }
-        self.entries[hole] = EMPTY;
+        self.entries[hole].head = NIL;
         self.len -= 1;
     }
 
@@ -162,7 +209,7 @@ impl<const LIST: usize> Table<LIST> {
     #[cold]
     #[inline(never)]
     fn grow(&mut self) {
-        let larger = vec![EMPTY; self.entries.len() * 2].into();
+        let larger = empty(self.entries.len() * 2);
         let old = std::mem::replace(&mut self.entries, larger);
         let mask = self.entries.len() - 1;
         for entry in old.into_iter().filter(|entry| entry.head != NIL) {
@@ -223,12 +270,16 @@ fn fold(a: u64, b: u64) -> u64 {
     product as u64 ^ (product >> 64) as u64
 }
 
-const EMPTY: Entry = Entry { hash: 0, head: NIL };
-/// Two cache lines; a table that is never used costs no more.
+/// So many empty entries.
+fn empty<H: Copy + Default>(count: usize) -> Box<[Entry<H>]> {
+    vec![Entry { hash: 0, head: NIL, hint: H::default() }; count].into()
+}
+
+/// Two cache lines, or four; a table that is never used costs no more.
 const MIN_ENTRIES: usize = 16;
 
 #[cfg(test)]
-impl<const LIST: usize> Table<LIST> {
+impl<const LIST: usize, H> Table<LIST, H> {
     /// Checks T1 and T2 and yields the hash and head of every list.
     pub(super) fn check(&self) -> Vec<(u32, u32)> {
         let mask = self.entries.len() - 1;

@@ -13,6 +13,10 @@ impl PostedReceive for Recv {
     fn context(&self) -> usize {
         self.context
     }
+
+    fn memory(&self) -> usize {
+        0
+    }
 }
 
 type Subject = Matcher<Recv, &'static str>;

@@ -4,7 +4,7 @@ use ofi_api::Errno;
 
 use super::super::note::{ControlKind, Note};
 use super::running::{Running, State};
-use super::{CREDITS, Collectives, EARLY_ABORTS};
+use super::{CREDITS, Collectives, EARLY_ABORTS, OneRunning, PeerNotes};
 use crate::copy;
 use crate::transport::PeerId;
 
@@ -40,32 +40,39 @@ impl Collectives {
         len: usize,
     ) -> Result<(), Errno> {
         let note = Note::from_words(words).ok_or(Errno::EPROTO)?;
+        self.is_due = true;
         match note.kind {
             ControlKind::Eager | ControlKind::Ask => {
-                let flow = self.flow(peer);
-                flow.held += 1;
-                let epoch = flow.epoch;
-                if flow.held > CREDITS {
+                let flow = PeerNotes::of(&mut self.flows, &mut self.epochs, peer);
+                if flow.held >= CREDITS {
                     return Err(Errno::EPROTO);
                 }
+                flow.held += 1;
+                let epoch = flow.epoch;
                 // Notes from strangers, or from members that were dropped, are ignored.
-                let is_unwanted = self.groups.get(&note.group).is_some_and(|group| {
-                    !group.members.contains(&peer) || group.gone.iter().any(|&(gone, _)| gone == peer)
-                });
-                if is_unwanted || self.is_over(note.group) {
+                let is_unwanted = match self.groups.get(&note.group) {
+                    Some(group) => {
+                        group.failed.is_some()
+                            || !group.members.contains(&peer)
+                            || group.gone.iter().any(|&(gone, _)| gone == peer)
+                    }
+                    None => self.numbers.was_given(note.group),
+                };
+                if is_unwanted {
                     self.taken(peer, epoch);
                     return Ok(());
                 }
                 // The common case: its receive waits.
                 if note.kind == ControlKind::Eager
-                    && let Some(running) = self.running_of(&note)
+                    && let Some(running) = running_of(&mut self.running, &note)
                     && let Some(at) = running.receives.iter().position(|receive| {
                         receive.peer == peer && receive.len == len && !(receive.is_asked || receive.is_done)
                     })
                 {
                     // SAFETY: the caller's promise; the memory is lent while the operation runs.
                     unsafe { running.take(at, body, len) };
-                    self.taken(peer, epoch);
+                    flow.held -= 1;
+                    self.outbox.extend(flow.taken().map(|note| (peer, note)));
                     return Ok(());
                 }
                 let what = if note.kind == ControlKind::Ask {
@@ -92,7 +99,7 @@ impl Collectives {
                 }
             }
             ControlKind::Go => {
-                if let Some(sending) = self.running_of(&note).and_then(|running| {
+                if let Some(sending) = running_of(&mut self.running, &note).and_then(|running| {
                     running.sends.iter_mut().find(|send| send.peer == peer && send.state == State::Asked)
                 }) {
                     sending.state = State::Going;
@@ -101,7 +108,7 @@ impl Collectives {
                 }
             }
             ControlKind::Chunk => {
-                let Some(running) = self.running_of(&note) else {
+                let Some(running) = running_of(&mut self.running, &note) else {
                     return if self.is_over(note.group) { Ok(()) } else { Err(Errno::EPROTO) };
                 };
                 let wanted = running.receives.iter().position(|receive| {
@@ -145,13 +152,6 @@ impl Collectives {
         Ok(())
     }
 
-    /// The operation that a note belongs to, if the operation is in that round.
-    #[inline]
-    fn running_of(&mut self, note: &Note) -> Option<&mut Running> {
-        let running = self.running.iter_mut().map(|running| &mut **running);
-        running.into_iter().find(|running| running.is_in(note.group, note.operation, note.round))
-    }
-
     /// Passes early notes to the receives of a round.
     pub(super) fn match_early(&mut self, running: &mut Running) {
         if self.early.is_empty() {
@@ -186,4 +186,11 @@ impl Collectives {
             self.taken(peer, epoch);
         }
     }
+}
+
+/// The operation that a note belongs to, if the operation is in that round.
+#[inline]
+fn running_of<'a>(all: &'a mut [OneRunning], note: &Note) -> Option<&'a mut Running> {
+    let running = all.iter_mut().map(|running| &mut **running);
+    running.into_iter().find(|running| running.is_in(note.group, note.operation, note.round))
 }

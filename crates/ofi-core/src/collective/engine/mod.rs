@@ -67,6 +67,13 @@ struct JoinedGroup {
     gone: Vec<(PeerId, Errno)>,
 }
 
+impl JoinedGroup {
+    /// Why an operation cannot continue, if it needs more from a member that is gone.
+    fn lost(&self, running: &Running) -> Option<Errno> {
+        self.gone.iter().find(|&&(peer, _)| running.wants(peer)).map(|&(_, errno)| errno)
+    }
+}
+
 /// Boxed, because an operation moves from list to list at each step.
 type OneRunning = Box<Running>;
 
@@ -80,6 +87,25 @@ struct PeerNotes {
     taken: u32,
     /// Distinguishes this peer from an earlier one with the same number.
     epoch: u64,
+}
+
+impl PeerNotes {
+    /// Those of a peer.
+    fn of<'a>(flows: &'a mut FxHashMap<PeerId, Self>, epochs: &mut u64, peer: PeerId) -> &'a mut Self {
+        flows.entry(peer).or_insert_with(|| {
+            *epochs += 1;
+            Self { credits: CREDITS, held: 0, taken: 0, epoch: *epochs }
+        })
+    }
+
+    /// Counts an eager note or question as processed. Returns the report of many to the peer, if it is due.
+    fn taken(&mut self) -> Option<Note> {
+        self.taken += 1;
+        (self.taken >= CREDITS / 2).then(|| {
+            let value = u64::from(std::mem::take(&mut self.taken));
+            Note { kind: ControlKind::Credit, group: 0, operation: 0, round: 0, value }
+        })
+    }
 }
 
 /// The collectives of one endpoint.
@@ -98,6 +124,9 @@ pub struct Collectives {
     flows: FxHashMap<PeerId, PeerNotes>,
     epochs: u64,
     outbox: VecDeque<(PeerId, Note)>,
+    /// Something has happened since the last [`Collectives::advance`], or that had no room for all that it had to send.
+    /// Most polls find nothing new.
+    is_due: bool,
 }
 
 impl Collectives {
@@ -115,6 +144,7 @@ impl Collectives {
             flows: FxHashMap::default(),
             epochs: 0,
             outbox: VecDeque::new(),
+            is_due: false,
         }
     }
 
@@ -162,19 +192,21 @@ impl Collectives {
     pub unsafe fn start(
         &mut self,
         group: u64,
-        schedule: Arc<Schedule>,
+        schedule: &Arc<Schedule>,
         memory: [Piece; 2],
         executor: Option<Executor>,
         report: Report,
     ) -> Result<()> {
-        self.shape(group)?;
+        let Some(found) = self.groups.get_mut(&group).filter(|found| found.failed.is_none()) else {
+            return self.shape(group).map(drop);
+        };
         let mut running = self.spare.pop().unwrap_or_else(|| Box::new(Running::new(report)));
-        running.begin(schedule, memory, executor, report)?;
-        let found = self.groups.get_mut(&group).ok_or_else(no_group)?;
-        (running.group, running.operation) = (group, found.next);
+        running.begin(group, schedule, memory, executor, report)?;
+        running.operation = found.next;
         found.next += 1;
         running.do_first();
         self.running.push(running);
+        self.is_due = true;
         Ok(())
     }
 
@@ -185,6 +217,7 @@ impl Collectives {
         }
         self.forget_early(group);
         self.groups.remove(&group);
+        self.is_due = true;
     }
 
     /// Fails a group, and tells its members unless they reported the failure.
@@ -193,6 +226,7 @@ impl Collectives {
         if found.failed.replace(errno).is_some() {
             return;
         }
+        self.is_due = true;
         let value = errno.get() as u64;
         let note = Note { kind: ControlKind::Abort, group, operation: 0, round: 0, value };
         let others = found.members.iter().filter(|&&peer| peer != SELF);
@@ -211,23 +245,14 @@ impl Collectives {
     }
 
     fn flow(&mut self, peer: PeerId) -> &mut PeerNotes {
-        let epochs = &mut self.epochs;
-        self.flows.entry(peer).or_insert_with(|| {
-            *epochs += 1;
-            PeerNotes { credits: CREDITS, held: 0, taken: 0, epoch: *epochs }
-        })
+        PeerNotes::of(&mut self.flows, &mut self.epochs, peer)
     }
 
     /// Records that an eager note or question of a peer has been processed.
     fn taken(&mut self, peer: PeerId, epoch: u64) {
         let Some(flow) = self.flows.get_mut(&peer).filter(|flow| flow.epoch == epoch) else { return };
         flow.held = flow.held.saturating_sub(1);
-        flow.taken += 1;
-        if flow.taken >= CREDITS / 2 {
-            let value = u64::from(std::mem::take(&mut flow.taken));
-            let note = Note { kind: ControlKind::Credit, group: 0, operation: 0, round: 0, value };
-            self.outbox.push_back((peer, note));
-        }
+        self.outbox.extend(flow.taken().map(|note| (peer, note)));
     }
 
     /// Whether a peer is in a group.
@@ -238,6 +263,7 @@ impl Collectives {
     /// Handles the loss of a peer, once everything that it sent has been processed. Operations that need more from it
     /// fail at the next [`Collectives::advance`].
     pub fn peer_gone(&mut self, peer: PeerId, errno: Errno) {
+        self.is_due = true;
         for group in self.groups.values_mut().filter(|group| group.members.contains(&peer)) {
             if group.gone.iter().all(|&(gone, _)| gone != peer) {
                 group.gone.push((peer, errno));
@@ -251,12 +277,6 @@ impl Collectives {
         self.flows.remove(&peer);
     }
 
-    /// Why an operation cannot continue, if it needs more from a member that is gone.
-    fn lost(&self, running: &Running) -> Option<Errno> {
-        let gone = &self.groups.get(&running.group)?.gone;
-        gone.iter().find(|&&(peer, _)| running.wants(peer)).map(|&(_, errno)| errno)
-    }
-
     /// Whether notes about a group are obsolete.
     fn is_over(&self, group: u64) -> bool {
         match self.groups.get(&group) {
@@ -267,30 +287,39 @@ impl Collectives {
 
     /// Advances all operations as far as possible. Appends those that have ended to `finished`.
     pub fn advance(&mut self, wire: &mut impl Wire, finished: &mut Vec<(Report, Result<(), Errno>)>) {
-        self.send_outbox(wire);
-        // An operation is taken out of the list while it advances, because that needs the whole engine.
-        let mut moved = std::mem::take(&mut self.moved);
-        std::mem::swap(&mut moved, &mut self.running);
-        for mut running in moved.drain(..) {
-            match self.step(&mut running, wire) {
-                Some(result) => {
-                    finished.push((running.report, result));
-                    running.end();
-                    if self.spare.len() < SPARES {
-                        self.spare.push(running);
+        if std::mem::take(&mut self.is_due) {
+            self.send_outbox(wire);
+            // An operation is taken out of the list while it advances, because that needs the whole engine.
+            let mut moved = std::mem::take(&mut self.moved);
+            std::mem::swap(&mut moved, &mut self.running);
+            for mut running in moved.drain(..) {
+                match self.step(&mut running, wire) {
+                    Some(result) => {
+                        finished.push((running.report, result));
+                        running.end();
+                        if self.spare.len() < SPARES {
+                            self.spare.push(running);
+                        }
+                    }
+                    None => {
+                        self.is_due |= running.has_to_send();
+                        self.running.push(running);
                     }
                 }
-                None => self.running.push(running),
             }
+            self.moved = moved;
+            self.send_outbox(wire);
+            self.is_due |= !self.outbox.is_empty();
         }
-        self.moved = moved;
-        self.send_outbox(wire);
         for peer in self.running.iter().flat_map(|running| running.awaited()).filter(|&peer| peer != SELF) {
             wire.await_note(peer);
         }
     }
 
     fn send_outbox(&mut self, wire: &mut impl Wire) {
+        if self.outbox.is_empty() {
+            return;
+        }
         for _ in 0..self.outbox.len() {
             let Some((peer, note)) = self.outbox.pop_front() else { return };
             let out = OutNote { peer, words: note.to_words(), pieces: &[], skip: 0, len: 0 };
@@ -305,22 +334,21 @@ impl Collectives {
     /// Advances one operation. Returns its result if it has ended.
     fn step(&mut self, running: &mut Running, wire: &mut impl Wire) -> Option<Result<(), Errno>> {
         loop {
-            match self.groups.get(&running.group) {
-                None => return Some(Err(Errno::ECANCELED)),
-                Some(JoinedGroup { failed: Some(errno), .. }) => return Some(Err(*errno)),
-                Some(_) => {}
+            let Some(group) = self.groups.get(&running.group) else { return Some(Err(Errno::ECANCELED)) };
+            if let Some(errno) = group.failed {
+                return Some(Err(errno));
             }
             if running.round == running.schedule.rounds.len() {
                 return Some(Ok(()));
             }
             if !running.has_entered {
-                if let Some(group) = self.groups.get(&running.group) {
-                    running.enter(&group.members);
+                running.enter(&group.members);
+                if !self.early.is_empty() {
+                    self.match_early(running);
+                    continue; // an early note may have failed the group
                 }
-                self.match_early(running);
-                continue; // an early note may have failed the group
             }
-            if let Some(errno) = self.lost(running) {
+            if let Some(errno) = group.lost(running) {
                 self.fail(running.group, errno);
                 return Some(Err(errno));
             }

@@ -44,6 +44,22 @@ impl CallMemory {
         let len = part.len.min(len.saturating_sub(part.at));
         Piece::new(addr.wrapping_add(part.at), len)
     }
+
+    /// Whether the caller's memory is this.
+    fn has(&self, input: &Piece, result: &Piece) -> bool {
+        let of = |piece: &Piece| (piece.addr, piece.len);
+        (of(&self.input), of(&self.result)) == (of(input), of(result))
+    }
+
+    /// Performs local steps.
+    fn do_all(&mut self, steps: &[Local], executor: Option<Executor>) {
+        for local in steps {
+            let (from, to) = (self.piece(&local.from), self.piece(&local.to));
+            // SAFETY: both are equally long and lie in memory that is lent or owned by this operation; a schedule does
+            // not combine overlapping ranges.
+            unsafe { place(from.addr, to, from.len.min(to.len), executor.filter(|_| local.combine)) };
+        }
+    }
 }
 
 /// A send of a round.
@@ -106,6 +122,8 @@ pub struct Running {
     pub round: usize,
     /// Whether the round's transfers have been created.
     pub has_entered: bool,
+    /// They are those of this operation's only round: the one before was the same, with the same memory.
+    is_prepared: bool,
     /// The memory of the round's transfers.
     pub pieces: Vec<Piece>,
     /// The round's sends.
@@ -128,6 +146,7 @@ impl Running {
             executor: None,
             round: 0,
             has_entered: false,
+            is_prepared: false,
             pieces: Vec::new(),
             sends: Vec::new(),
             receives: Vec::new(),
@@ -135,23 +154,33 @@ impl Running {
         }
     }
 
-    /// Sets it up for `schedule`.
+    /// Sets it up for `schedule`, in a group.
     ///
     /// # Errors
     /// `FI_ENOMEM` for scratch memory.
     pub fn begin(
         &mut self,
-        schedule: Arc<Schedule>,
+        group: u64,
+        schedule: &Arc<Schedule>,
         [input, result]: [Piece; 2],
         executor: Option<Executor>,
         report: Report,
     ) -> Result<()> {
-        let scratch = &mut self.memory.scratch;
-        scratch.clear();
-        scratch.try_reserve_exact(schedule.scratch).map_err(|_| Error::new(Errno::ENOMEM))?;
-        scratch.resize(schedule.scratch, 0);
-        (self.memory.input, self.memory.result) = (input, result);
-        (self.schedule, self.executor, self.report) = (schedule, executor, report);
+        let memory = &mut self.memory;
+        // Mostly the same as before, which then costs neither a locked instruction nor another look at all transfers.
+        let again = Arc::ptr_eq(&self.schedule, schedule)
+            && self.group == group
+            && memory.has(&input, &result)
+            && memory.scratch.len() == schedule.scratch;
+        if !again {
+            self.is_prepared = false;
+            memory.scratch.clear();
+            memory.scratch.try_reserve_exact(schedule.scratch).map_err(|_| Error::new(Errno::ENOMEM))?;
+            memory.scratch.resize(schedule.scratch, 0);
+            (memory.input, memory.result) = (input, result);
+            (self.group, self.schedule) = (group, Arc::clone(schedule));
+        }
+        (self.executor, self.report) = (executor, report);
         (self.round, self.has_entered) = (0, false);
         Ok(())
     }
@@ -160,6 +189,7 @@ impl Running {
     pub fn end(&mut self) {
         if self.memory.scratch.capacity() > KEPT_SCRATCH {
             self.memory.scratch = Vec::new();
+            self.is_prepared = false;
         }
     }
 
@@ -171,6 +201,14 @@ impl Running {
 
     /// Creates the round's transfers. `members` are the peers by rank.
     pub fn enter(&mut self, members: &[PeerId]) {
+        self.has_entered = true;
+        if self.is_prepared {
+            self.sends.iter_mut().for_each(|send| (send.sent, send.state) = (0, State::Begin));
+            for receive in &mut self.receives {
+                (receive.got, receive.is_asked, receive.is_done) = (0, false, false);
+            }
+            return;
+        }
         self.pieces.clear();
         self.sends.clear();
         self.receives.clear();
@@ -197,7 +235,7 @@ impl Running {
             is_asked: false,
             is_done: false,
         }));
-        self.has_entered = true;
+        self.is_prepared = self.schedule.rounds.len() == 1;
     }
 
     /// Takes `len` bytes at `body` for a receive of the round.
@@ -219,28 +257,24 @@ impl Running {
 
     /// Does the steps before the first round.
     pub fn do_first(&mut self) {
-        let schedule = Arc::clone(&self.schedule);
-        schedule.first.iter().for_each(|local| self.do_local(local));
+        self.memory.do_all(&self.schedule.first, self.executor);
     }
 
     /// Performs the local steps after the round, and proceeds to the next round.
     pub fn leave_round(&mut self) {
-        let schedule = Arc::clone(&self.schedule);
-        schedule.rounds[self.round].then.iter().for_each(|local| self.do_local(local));
+        self.memory.do_all(&self.schedule.rounds[self.round].then, self.executor);
         (self.round, self.has_entered) = (self.round + 1, false);
-    }
-
-    fn do_local(&mut self, local: &Local) {
-        let (from, to) = (self.memory.piece(&local.from), self.memory.piece(&local.to));
-        // SAFETY: both are equally long and lie in memory that is lent or owned by this operation; a schedule does not
-        // combine overlapping ranges.
-        unsafe { place(from.addr, to, from.len.min(to.len), self.executor.filter(|_| local.combine)) };
     }
 
     /// Whether something of the round is left to do.
     pub fn waits(&self) -> bool {
         self.sends.iter().any(|send| send.state != State::Done)
             || self.receives.iter().any(|receive| !receive.is_done)
+    }
+
+    /// Whether a send of the round waits for room or credit.
+    pub fn has_to_send(&self) -> bool {
+        self.sends.iter().any(|send| matches!(send.state, State::Begin | State::Going))
     }
 
     /// The peers whose notes the round waits for.

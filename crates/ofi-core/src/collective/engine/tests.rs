@@ -97,7 +97,7 @@ fn run(ranks: usize, counts: &[usize], small: usize, seed: u64) {
             let to = Piece::new(output[me][at].as_mut_ptr().cast(), 4 * count);
             // SAFETY: the vectors live until all has ended, and are not touched before.
             unsafe {
-                engines[me].start(groups[me], Arc::new(plan(&shape)), [from, to], Some(executor), report(at))
+                engines[me].start(groups[me], &Arc::new(plan(&shape)), [from, to], Some(executor), report(at))
             }
             .unwrap();
             posted[me] += 1;
@@ -163,7 +163,7 @@ proptest! {
             };
             let pieces = [input, output].map(|memory| Piece::new(memory.as_mut_ptr().cast(), 4 * count));
             // SAFETY: the vectors live until the engine is dropped, and are not touched before.
-            unsafe { engine.start(group, Arc::new(plan(&shape)), pieces, Some(executor), report(at)) }.unwrap();
+            unsafe { engine.start(group, &Arc::new(plan(&shape)), pieces, Some(executor), report(at)) }.unwrap();
         }
         let payload = [0xABu8; 140];
         for (kind, operation, round, value, len) in said {

@@ -1,0 +1,74 @@
+//! Memory of an endpoint with peers beside C's: a program in C on both libraries. It needs the prefix of a libfabric
+//! with its headers ([`libfabric::PREFIX`]), and our library ([`libfabric::OURS`]); without them there are no figures.
+
+use std::{
+    env, fs,
+    path::Path,
+    process::{Command, Output},
+};
+
+use super::{Figure, figure};
+use crate::{
+    Error, Result,
+    error::tail,
+    peers::libfabric::{OURS, PREFIX},
+};
+
+const PROGRAM: &str = include_str!("peers_in_c.c");
+
+/// Our provider, C's, and the numbers of peers. C's `shm` has 256 peers at most, and 10,000 peers over its `tcp` or
+/// `udp;ofi_rxd` take minutes.
+const RUNS: [(&str, &str, &[usize]); 3] =
+    [("shm", "shm", &[10, 200]), ("tcp", "tcp", &[10, 1000]), ("udp", "udp;ofi_rxd", &[10, 1000])];
+
+/// Ours by C's, for each provider and number of peers: at most a half. `udp` and `tcp` use sockets.
+pub fn measure() -> Result<Vec<Figure>> {
+    let (Some(prefix), Some(ours)) = (env::var_os(PREFIX), env::var_os(OURS)) else { return Ok(Vec::new()) };
+    let (prefix, ours) = (Path::new(&prefix), Path::new(&ours));
+    let folder = env::temp_dir().join(format!("ofi-benches-memory-{}", std::process::id()));
+    fs::create_dir_all(&folder).map_err(Error::io("making a folder for a program"))?;
+    let figures = compile(&folder, prefix).and_then(|()| beside(&folder.join("peers"), prefix, ours));
+    fs::remove_dir_all(&folder).map_err(Error::io("removing a program's folder"))?;
+    figures
+}
+
+fn compile(folder: &Path, prefix: &Path) -> Result<()> {
+    let source = folder.join("peers.c");
+    fs::write(&source, PROGRAM).map_err(Error::io("writing a program"))?;
+    let mut cc = Command::new("cc");
+    cc.arg("-O2").arg("-I").arg(prefix.join("include")).arg(&source);
+    cc.arg("-L").arg(prefix.join("lib")).args(["-lfabric", "-o"]).arg(folder.join("peers"));
+    text(cc, "cc").map(drop)
+}
+
+fn beside(program: &Path, prefix: &Path, ours: &Path) -> Result<Vec<Figure>> {
+    let mut figures = Vec::new();
+    for (own, theirs, peers) in RUNS {
+        let own = sizes(program, ours, own, peers)?;
+        let of_c = sizes(program, &prefix.join("lib"), theirs, peers)?;
+        for (&peers, (own, of_c)) in peers.iter().zip(own.into_iter().zip(of_c)) {
+            let what = format!("{theirs}, {peers} peers: of C's {of_c} KiB ours {own}");
+            figures.push(figure(what, own / of_c, Some(0.5)));
+        }
+    }
+    Ok(figures)
+}
+
+/// The KiB of an endpoint with so many peers each.
+fn sizes(program: &Path, library: &Path, provider: &str, peers: &[usize]) -> Result<Vec<f64>> {
+    let mut command = Command::new(program);
+    command.arg(provider).args(peers.iter().map(usize::to_string)).env("LD_LIBRARY_PATH", library);
+    command.envs(["FI_UDP_SHARED_MEMORY", "FI_TCP_SHARED_MEMORY"].map(|name| (name, "0")));
+    let output = text(command, provider)?;
+    let sizes = output.lines().filter_map(|line| line.split_once(' ')?.1.parse().ok());
+    Ok(sizes.skip(1).collect()) // the first is without peers
+}
+
+/// Runs a program to its end; its standard output.
+fn text(mut command: Command, name: &str) -> Result<String> {
+    let Output { status, stdout, stderr } = command.output().map_err(Error::io(name.to_owned()))?;
+    if !status.success() {
+        return Err(Error::Stack(format!("{name}: {status}: {}", tail(&String::from_utf8_lossy(&stderr)))));
+    }
+    Ok(String::from_utf8_lossy(&stdout).into_owned())
+}
