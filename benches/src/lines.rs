@@ -391,6 +391,30 @@ pub const LINES: &[Line] = &{
         .bound_to(RatioAtLeast(2.0)),
         program("c-read", "1 MiB RMA read, libfabric's program", Bandwidth, (Wire::Shm, B::RmaRead, LARGE)),
         program(
+            "c-cold-64k",
+            "64 KiB messages, 64 buffers at each end, a program in C",
+            Bandwidth,
+            (Wire::Shm, B::ColdStream, 65_536),
+        ),
+        program(
+            "c-cold-messages",
+            "1 MiB messages, 64 buffers at each end, a program in C",
+            Bandwidth,
+            (Wire::Shm, B::ColdStream, LARGE),
+        ),
+        program(
+            "c-cold-write",
+            "1 MiB RMA write, 64 buffers at each end, a program in C",
+            Bandwidth,
+            (Wire::Shm, B::ColdWrite, LARGE),
+        ),
+        program(
+            "c-cold-read",
+            "1 MiB RMA read, 64 buffers at each end, a program in C",
+            Bandwidth,
+            (Wire::Shm, B::ColdRead, LARGE),
+        ),
+        program(
             "c-udp-latency",
             "64 B message over UDP, one way, libfabric's program",
             LatencyNs,

@@ -5,6 +5,7 @@
 //! no rate and no RMA), libfabric's figure is UCX's of the same moment times the ratio of both on the machine of
 //! `shared/reference/peers.md`, and its name says so.
 
+mod buffers;
 pub mod libfabric;
 pub mod mpi;
 pub mod packages;
@@ -30,6 +31,12 @@ pub enum Benchmark {
     RmaWrite,
     /// A stream of reads from the other side's memory.
     RmaRead,
+    /// As [`Benchmark::Stream`], over 64 buffers at each end.
+    ColdStream,
+    /// As [`Benchmark::RmaWrite`], over 64 buffers at each end.
+    ColdWrite,
+    /// As [`Benchmark::RmaRead`], over 64 buffers at each end.
+    ColdRead,
 }
 
 /// The peer.

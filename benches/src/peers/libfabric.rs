@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use super::{Benchmark, Peer, PeerRun, Wire, fresh_port, iterations, ucx, unreadable};
+use super::{Benchmark, Peer, PeerRun, Wire, buffers, fresh_port, iterations, ucx, unreadable};
 use crate::{
     Error, Figures, Result,
     spawn::{ProcessPair, Ready},
@@ -51,7 +51,7 @@ pub(super) fn name(run: &PeerRun) -> String {
         Wire::Udp => " udp;ofi_rxd",
     };
     match plan(run) {
-        Plan::Fabtests(_) | Plan::PingPong => format!("libfabric {version}{wire}"),
+        Plan::Fabtests(_) | Plan::PingPong | Plan::Buffers(_) => format!("libfabric {version}{wire}"),
         Plan::FromUcx(factor) => format!("libfabric 2.6{wire} (UCX x {factor:.2})"),
         Plan::Nothing => format!("libfabric {version}{wire} (no benchmark)"),
     }
@@ -81,6 +81,9 @@ pub(super) fn run(run: &PeerRun, cores: [usize; 2]) -> Result<Figures> {
     match plan(run) {
         Plan::Fabtests(prefix) => fabtests(run, &prefix, &Library::theirs(run, Some(&prefix)), cores),
         Plan::PingPong => ping_pong(run, &Library::theirs(run, None), cores),
+        Plan::Buffers(prefix) => {
+            many_buffers(run, prefix.as_deref(), &Library::theirs(run, prefix.as_deref()), cores)
+        }
         Plan::FromUcx(factor) => {
             // UCX's tcp implements one-sided operations with messages, so its messages represent both.
             let benchmark = if run.wire == Wire::Shm { run.benchmark } else { Benchmark::Stream };
@@ -99,6 +102,7 @@ pub fn run_on_ours(run: &PeerRun, cores: [usize; 2]) -> Result<Figures> {
     match plan(run) {
         Plan::Fabtests(prefix) => fabtests(run, &prefix, &library, cores),
         Plan::PingPong => ping_pong(run, &library, cores),
+        Plan::Buffers(prefix) => many_buffers(run, prefix.as_deref(), &library, cores),
         Plan::FromUcx(_) | Plan::Nothing => Err(no_program()),
     }
 }
@@ -139,12 +143,17 @@ impl Library {
 enum Plan {
     Fabtests(PathBuf),
     PingPong,
+    /// Our own program, compiled against this prefix or the system's.
+    Buffers(Option<PathBuf>),
     FromUcx(f64),
     Nothing,
 }
 
 fn plan(run: &PeerRun) -> Plan {
     match (env::var_os(PREFIX), run.benchmark) {
+        (prefix, Benchmark::ColdStream | Benchmark::ColdWrite | Benchmark::ColdRead) => {
+            Plan::Buffers(prefix.map(PathBuf::from))
+        }
         (Some(prefix), _) => Plan::Fabtests(prefix.into()),
         (None, Benchmark::Latency | Benchmark::TaggedLatency) => Plan::PingPong,
         (None, Benchmark::Stream | Benchmark::RmaWrite) if run.wire != Wire::Shm => {
@@ -162,7 +171,7 @@ fn plan(run: &PeerRun) -> Plan {
             4097..=262_144 => MEDIUM_OVER_UCX,
             _ => LARGE_OVER_UCX,
         }),
-        (None, Benchmark::RmaWrite | Benchmark::RmaRead) => Plan::Nothing,
+        (None, _) => Plan::Nothing,
     }
 }
 
@@ -172,9 +181,9 @@ fn fabtests(run: &PeerRun, prefix: &Path, library: &Library, cores: [usize; 2]) 
     let (program, operation) = match run.benchmark {
         Benchmark::Latency => ("fi_rdm_pingpong", None),
         Benchmark::TaggedLatency => ("fi_rdm_tagged_pingpong", None),
-        Benchmark::Stream => ("fi_rdm_bw", None),
-        Benchmark::RmaWrite => ("fi_rma_bw", Some("write")),
-        Benchmark::RmaRead => ("fi_rma_bw", Some("read")),
+        Benchmark::Stream | Benchmark::ColdStream => ("fi_rdm_bw", None),
+        Benchmark::RmaWrite | Benchmark::ColdWrite => ("fi_rma_bw", Some("write")),
+        Benchmark::RmaRead | Benchmark::ColdRead => ("fi_rma_bw", Some("read")),
     };
     let port = fresh_port();
     let mut server = Command::new(prefix.join("bin").join(program));
@@ -190,6 +199,22 @@ fn fabtests(run: &PeerRun, prefix: &Path, library: &Library, cores: [usize; 2]) 
     let limit = Duration::from_secs(60);
     let outputs = ProcessPair { server, client, ready: Ready::Listening(port), limit }.run(cores)?;
     parse_fabtests(run, &outputs.client).ok_or_else(|| unreadable(program, "usec/xfer", &outputs.client))
+}
+
+/// Our program for many buffers.
+fn many_buffers(
+    run: &PeerRun,
+    prefix: Option<&Path>,
+    library: &Library,
+    cores: [usize; 2],
+) -> Result<Figures> {
+    let (mut server, mut client, port) = buffers::commands(run, library.provider, prefix)?;
+    for program in [&mut server, &mut client] {
+        program.envs(library.environment.iter().cloned());
+    }
+    let limit = Duration::from_secs(60);
+    let output = ProcessPair { server, client, ready: Ready::Listening(port), limit }.run(cores)?.client;
+    parse_fabtests(run, &output).ok_or_else(|| unreadable("buffers", "usec/xfer", &output))
 }
 
 /// `- { xfer_size: 64, iterations: 1000, …, time: 0.49, MB/sec: 26.03, usec/xfer: 2.458, Mxfers/sec: 0.4067 }`
@@ -235,9 +260,7 @@ fn figures(run: &PeerRun, us: f64) -> Option<Figures> {
     }
     Some(match run.benchmark {
         Benchmark::Latency | Benchmark::TaggedLatency => Figures::from_latency(run.size, us),
-        Benchmark::Stream | Benchmark::RmaWrite | Benchmark::RmaRead => {
-            Figures::from_rate(run.size, 1e6 / us)
-        }
+        _ => Figures::from_rate(run.size, 1e6 / us),
     })
 }
 

@@ -4,7 +4,7 @@ use std::{env, process::Command, sync::OnceLock, time::Duration};
 
 use super::{Benchmark, PeerRun, Wire, fresh_port, iterations, unreadable};
 use crate::{
-    Figures, Result,
+    Error, Figures, Result,
     spawn::{ProcessPair, Ready},
 };
 
@@ -37,6 +37,10 @@ pub(super) fn run(run: &PeerRun, cores: [usize; 2]) -> Result<Figures> {
         Benchmark::Stream => "tag_bw",
         Benchmark::RmaWrite => "ucp_put_bw",
         Benchmark::RmaRead => "ucp_get",
+        Benchmark::ColdStream | Benchmark::ColdWrite | Benchmark::ColdRead => {
+            let reason = "it has one buffer at each end".into();
+            return Err(Error::Missing { program: PROGRAM.into(), reason });
+        }
     };
     let port = fresh_port();
     let iterations = iterations(run.size);
@@ -70,9 +74,7 @@ fn parse(run: &PeerRun, output: &str) -> Option<Figures> {
         Benchmark::Latency | Benchmark::TaggedLatency => {
             usable(overall_us).then(|| Figures::from_latency(run.size, overall_us))
         }
-        Benchmark::Stream | Benchmark::RmaWrite | Benchmark::RmaRead => {
-            usable(msgs_per_s).then(|| Figures::from_rate(run.size, msgs_per_s))
-        }
+        _ => usable(msgs_per_s).then(|| Figures::from_rate(run.size, msgs_per_s)),
     }
 }
 
