@@ -80,8 +80,9 @@ impl Domain {
         let (limits, plain) = (device.limits(), !mode.contains(MrMode::ENDPOINT));
         let can = limits.read && settings::USE_DEVICE_RDMA.get();
         let keys = can && plain && mode.contains(MrMode::PROV_KEY | MrMode::VIRT_ADDR);
+        let caches = settings::MR_CACHE_ENABLE.get();
         let limits = CacheLimits {
-            count: settings::MR_CACHE_MAX_COUNT.get(),
+            count: if caches { settings::MR_CACHE_MAX_COUNT.get() } else { 0 },
             bytes: settings::MR_CACHE_MAX_SIZE.get(),
         };
         tracing::info!(
@@ -91,7 +92,7 @@ impl Domain {
             "opened a device"
         );
         let (withdrawn, dmabufs) = Default::default();
-        let cache = Arc::new(Cache::with(limits, watched()));
+        let cache = Arc::new(Cache::with(limits, if caches { watched() } else { None }));
         let direct = info.fabric_attr.name == DIRECT;
         Ok(Self { device, keys, direct, cache, withdrawn, dmabufs })
     }

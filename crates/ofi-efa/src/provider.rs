@@ -141,7 +141,12 @@ unsafe impl Provider for EfaProvider {
 }
 
 fn try_offers(request: &Request<'_>) -> Result<Offers, Refusal> {
-    let devices = srd::devices().map_err(|why| refusal("device", "an EFA device", why))?;
+    let mut devices = srd::devices().map_err(|why| refusal("device", "an EFA device", why))?;
+    let (list, names) = (settings::IFACE.get(), names_of(&devices));
+    devices.retain(|device| settings::uses(&list, device.name()));
+    if devices.is_empty() {
+        return Err(refusal("FI_EFA_IFACE", list, names));
+    }
     let hinted = request.hints.map_or(AddrFormat::Unspec, |hints| hints.info.addr_format);
     if !matches!(hinted, AddrFormat::Unspec | AddrFormat::Efa) {
         return Err(refusal("addr_format", hinted.to_string(), "FI_ADDR_EFA"));
@@ -192,6 +197,10 @@ fn try_offers(request: &Request<'_>) -> Result<Offers, Refusal> {
         return Err(refusal("src_addr", wanted, has.join(", ")));
     }
     Ok(offers)
+}
+
+fn names_of(devices: &[Arc<dyn srd::Device>]) -> String {
+    devices.iter().map(|device| device.name()).collect::<Vec<_>>().join(", ")
 }
 
 /// The peer that node and service name without `FI_SOURCE`.

@@ -2,6 +2,20 @@
 
 use ofi_core::config::{AnySetting, Setting};
 
+/// The devices to use.
+pub static IFACE: Setting<&'static str> = Setting::new(
+    "efa",
+    "iface",
+    "all",
+    "Use only devices with these names, separated by commas: rdmap0s6,rdmap1s6 (`rdma link` lists the names; all or empty: all)",
+);
+
+/// Whether `list`, the value of [`IFACE`], names a device. Case matters, and a name is whole, as in C libfabric.
+pub fn uses(list: &str, name: &str) -> bool {
+    let mut names = list.split(',').map(str::trim).filter(|name| !name.is_empty()).peekable();
+    names.peek().is_none_or(|&first| first == "all") || names.any(|named| named == name)
+}
+
 /// Number of receives of an endpoint.
 pub static RX_SIZE: Setting<usize> = Setting::new(
     "efa",
@@ -102,6 +116,14 @@ pub static FORK_SAFE: Setting<bool> = Setting::new(
     "Keep registered pages out of forked children before Linux 5.12, as RDMAV_FORK_SAFE does",
 );
 
+/// Whether registrations of local memory are cached.
+pub static MR_CACHE_ENABLE: Setting<bool> = Setting::new(
+    "efa",
+    "mr_cache_enable",
+    true,
+    "Keep device registrations of local memory after their operation; otherwise each long message costs one",
+);
+
 /// Maximum number of registrations of local memory that a domain caches.
 pub static MR_CACHE_MAX_COUNT: Setting<usize> = Setting::new(
     "efa",
@@ -142,6 +164,7 @@ impl Chosen {
 
 /// All settings of this provider.
 pub static SETTINGS: &[&dyn AnySetting] = &[
+    &IFACE,
     &RX_SIZE,
     &TX_SIZE,
     &MAX_MEDIUM,
@@ -154,6 +177,27 @@ pub static SETTINGS: &[&dyn AnySetting] = &[
     &USE_UNSOLICITED_WRITE_RECV,
     &ENABLE_SHM_TRANSFER,
     &FORK_SAFE,
+    &MR_CACHE_ENABLE,
     &MR_CACHE_MAX_COUNT,
     &MR_CACHE_MAX_SIZE,
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::uses;
+
+    #[test]
+    fn a_list_of_devices_has_whole_names() {
+        for (list, name, wanted) in [
+            ("all", "rdmap0s6", true),
+            ("", "rdmap0s6", true),
+            ("rdmap0s6", "rdmap0s6", true),
+            ("rdmap1s6, rdmap0s6", "rdmap0s6", true),
+            ("rdmap0s", "rdmap0s6", false),
+            ("RDMAP0S6", "rdmap0s6", false),
+            ("rdmap1s6,", "rdmap0s6", false),
+        ] {
+            assert_eq!(uses(list, name), wanted, "{list:?} {name}");
+        }
+    }
+}

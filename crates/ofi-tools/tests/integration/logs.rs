@@ -233,7 +233,8 @@ fn wrong_values(setting: &ofi::config::Listed) -> Vec<(&'static str, &'static [&
             "FI_UDP_PORT_RANGE" => vec![("banana", &["LOW-HIGH"]), ("9-8", &["LOW-HIGH"])],
             "FI_VERBS_GID_IDX" => vec![("banana", &["0 to 255"]), ("256", &["0 to 255"])],
             // Names of devices, interfaces and folders, which come and go: the code that needs one reports it missing.
-            "FI_PROVIDER_PATH"
+            "FI_EFA_IFACE"
+            | "FI_PROVIDER_PATH"
             | "FI_TCP_IFACE"
             | "FI_TCP_TLS_CERT"
             | "FI_TCP_TLS_KEY"

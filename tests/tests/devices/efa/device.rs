@@ -125,3 +125,53 @@ fn the_loss_of_a_device_ends_direct_requests_with_an_error() {
     }
     drop(own);
 }
+
+/// Sets variables of the environment, which only the test's own thread reads.
+fn set(variables: &[(&str, &str)]) {
+    for (name, value) in variables {
+        // SAFETY: each test runs in a process of its own, and calls this before it opens anything.
+        unsafe { std::env::set_var(name, value) };
+    }
+}
+
+#[test]
+fn getinfo_offers_the_devices_that_are_named_alone() {
+    for name in ["named0", "named1", "named10"] {
+        device(name);
+    }
+    let offered = || {
+        let found = ofi::getinfo(Version::API, None, None, GetinfoFlags::empty(), Some(&EfaPair.hints()));
+        found.map(|infos| {
+            let mut names: Vec<_> = infos.into_iter().map(|info| info.domain_attr.name).collect();
+            names.sort_unstable();
+            names.dedup();
+            names
+        })
+    };
+    set(&[("FI_EFA_IFACE", "named10,named0")]);
+    assert_eq!(offered().unwrap(), ["named0-rdm", "named10-rdm"]);
+    set(&[("FI_EFA_IFACE", "named")]);
+    let error = offered().unwrap_err();
+    assert_eq!(error.errno(), Errno::ENODATA);
+    let text = error.to_string();
+    assert!(text.contains("FI_EFA_IFACE") && text.contains("named0, named1, named10"), "{text}");
+}
+
+#[test]
+fn without_a_cache_no_registration_outlives_its_operation() {
+    set(&[("FI_EFA_MR_CACHE_ENABLE", "0")]);
+    let (_device, kit) = device("plain0");
+    let kit: &dyn Kit = &kit;
+    let pair = kit.pair();
+    let (from, into) = (Memory::patterned(2 << 20, 1), Memory::new(2 << 20));
+    for context in 1..4 {
+        pair.post(|| pair.b.receive(&into).context(context).post());
+        pair.post(|| pair.a.out(pair.to_b, &from).context(context).send());
+        pair.all_done(&pair.a, context, 1);
+        pair.all_done(&pair.b, context, 1);
+    }
+    assert_eq!(pair.a.statistic("efa_mr_cache_count") + pair.b.statistic("efa_mr_cache_count"), 0);
+    assert_eq!(pair.a.statistic("efa_mr_cache_hits") + pair.b.statistic("efa_mr_cache_hits"), 0);
+    let made = pair.a.statistic("efa_mr_cache_misses") + pair.b.statistic("efa_mr_cache_misses");
+    assert!(made >= 3, "each message costs one: {made}\n{}\n{}", pair.a.report(), pair.b.report());
+}
