@@ -168,6 +168,16 @@ impl Words {
         self.rest()
     }
 
+    /// As [`Words::payload`], behind `words` words at the start of a record, where its place does not depend on the
+    /// address.
+    #[inline]
+    pub fn payload_after(mut self, words: usize) -> (*const u8, usize) {
+        let padding = before(words, self.left) - words * 8;
+        self.at = self.at.wrapping_add(padding);
+        self.left -= padding; // not 0 only if `ALIGNED` bytes and more are left
+        self.rest()
+    }
+
     /// The rest, as it stands.
     #[inline]
     pub const fn rest(&self) -> (*const u8, usize) {
@@ -238,6 +248,10 @@ mod tests {
                     assert_eq!(read.next(), Some(word as u64));
                 }
                 assert_eq!(read.payload(), (written.cast_const(), len), "{words} words");
+                // SAFETY: as above.
+                let mut read = unsafe { Words::new(body, body_len) };
+                read.skip(words);
+                assert_eq!(read.payload_after(words), (written.cast_const(), len), "{words} words");
                 assert!(len < ALIGNED || written.addr().is_multiple_of(LINE), "{words} words, {len} bytes");
             }
         }
@@ -251,6 +265,9 @@ mod tests {
                 let body = lines.0[at..].as_ptr();
                 // SAFETY: so many bytes lie there.
                 let (payload, left) = unsafe { Words::new(body, len) }.payload();
+                assert!(payload.addr() >= body.addr() && payload.addr() + left == body.addr() + len);
+                // SAFETY: as above.
+                let (payload, left) = unsafe { Words::new(body, len) }.payload_after(0);
                 assert!(payload.addr() >= body.addr() && payload.addr() + left == body.addr() + len);
             }
         }

@@ -10,7 +10,10 @@ pub static COMMAND_LINES: Setting<usize> = Setting::new(
     512,
     "Cache lines of the command ring to each peer; also bounds the messages that travel inside it (a quarter)",
 )
-.range(64, 1 << 16);
+.range(FEWEST_COMMAND_LINES, 1 << 16);
+
+/// The minimum of [`COMMAND_LINES`].
+pub const FEWEST_COMMAND_LINES: usize = 64;
 
 /// Lines of the ring that large payloads go through. 8,192 lines (512 KiB): 17 GB/s for 1 MiB messages on a Zen 3,
 /// against 12 with 64 KiB (`docs/design-choices.md`).

@@ -132,6 +132,17 @@ impl Producer {
         if body_len > self.max_body {
             return Err(ReserveError::TooBig);
         }
+        self.reserve_short(body_len)
+    }
+
+    /// As [`reserve`](Self::reserve), for a caller that knows that the body has at most [`max_body`] bytes. The consumer
+    /// refuses a longer one as corrupt.
+    ///
+    /// # Errors
+    /// As [`reserve`](Self::reserve).
+    #[inline(always)]
+    pub fn reserve_short(&mut self, body_len: usize) -> Result<Slot<'_>, ReserveError> {
+        debug_assert!(body_len <= self.max_body, "{body_len} bytes in one record");
         let total = HEADER + body_len;
         let lines = lines_of(total);
         let mut end = self.tail + lines;

@@ -17,7 +17,7 @@ pub fn deliver<const TAGGED: bool, H: Upcalls<Shm>>(
     mut words: Words,
 ) -> Result<Delivery, Broken> {
     let tag = if TAGGED { words.next().ok_or(Broken)? } else { 0 };
-    let (body, len) = words.payload();
+    let (body, len) = words.payload_after(usize::from(TAGGED));
     let arrived = Arrived { peer, rx: RxName::ANY, tagged: TAGGED, has_data: false, tag, data: 0, len };
     // SAFETY: the payload is readable for `len` bytes until the record is advanced past.
     Ok(unsafe { host.deliver(&arrived, body) })

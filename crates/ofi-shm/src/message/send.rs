@@ -6,6 +6,7 @@ use ofi_core::slots::SlotId;
 use ofi_core::transport::{OutMessage, Payload, Posted, Upcalls};
 use ofi_ring::crash_point;
 use ofi_ring::doorbell::Wake;
+use ofi_ring::record::max_body;
 
 use crate::command::{CommandWriter, before, flag, kind, rx_bits};
 use crate::common::{Common, full};
@@ -14,7 +15,10 @@ use crate::op::Op;
 use crate::peer::Peer;
 use crate::peer::link::{Link, Up};
 use crate::stores::LONG;
-use crate::{Shm, region};
+use crate::{Shm, region, settings};
+
+/// Every payload that is not long fits into a record of the smallest ring.
+const _: () = assert!(before(1, LONG - 1) + LONG - 1 <= max_body(settings::FEWEST_COMMAND_LINES));
 
 impl Peer {
     /// See [`ofi_core::transport::TransportEndpoint::send_now`].
@@ -68,21 +72,24 @@ impl Peer {
     ) -> bool {
         let Self { link, stores, .. } = self;
         let Some(Link { commands, up: Some(up), .. }) = link else { return false };
-        if len > common.eager || self.parked.accesses > 0 || self.end.gone || up.wish() != wish::NONE {
+        if IS_LONG && len > common.eager {
             return false;
         }
-        let body_len = before(usize::from(TAGGED), len) + len;
+        if self.parked.accesses > 0 || self.end.gone || up.wish() != wish::NONE {
+            return false;
+        }
+        let before = before(usize::from(TAGGED), len);
         let slot = match IS_LONG {
-            true => stores.reserve(common.streaming, commands, body_len),
-            false => commands.reserve(body_len),
+            true => stores.reserve(common.streaming, commands, before + len),
+            false => commands.reserve_short(before + len),
         };
         let Ok(mut slot) = slot else { return false };
-        // SAFETY: a word for the tag, if there is one, and the payload were reserved.
-        let mut body = unsafe { CommandWriter::new(slot.body()) };
+        let to = slot.body().wrapping_add(before);
         if TAGGED {
-            body.word(tag);
+            // SAFETY: a word for the tag and the payload were reserved.
+            unsafe { CommandWriter::new(slot.body()) }.word(tag);
         }
-        let (to, high) = (body.payload(len), if TAGGED { kind::TAGGED_MESSAGE } else { kind::MESSAGE });
+        let high = if TAGGED { kind::TAGGED_MESSAGE } else { kind::MESSAGE };
         if IS_LONG {
             let pieces = [Piece::new(from.cast_mut(), len)];
             // SAFETY: the caller's promise, and as much was reserved.

@@ -11,12 +11,26 @@ use ofi_ring::record::{Consumer, Producer};
 use crate::Shm;
 use crate::command::{PART_HEADER, kind};
 use crate::common::{Common, accessor};
+use crate::layout::LINE;
 use crate::op::Op;
 use crate::sys::Mapping;
 
 /// Payload bytes of a part: with 16 KiB in a ring of 512 KiB both copies overlap well, and each part stays in the
 /// second-level cache.
 pub const PART: usize = 16 << 10;
+
+/// Shorter payloads go in parts of at least this length.
+const SHORT_PART: usize = 4 << 10;
+
+/// Bytes of each part of a payload of `len` bytes: a quarter, so that both copies of a short one overlap, too.
+pub const fn part_of(len: usize) -> usize {
+    match len / 4 {
+        quarter if quarter < SHORT_PART => SHORT_PART,
+        quarter if quarter < PART => quarter.next_multiple_of(LINE),
+        _ => PART,
+    }
+}
+
 /// The ring to the peer.
 pub struct BulkOut {
     pub producer: Producer,
@@ -143,4 +157,18 @@ pub struct Bulk {
     pub input: Option<BulkIn>,
     /// Payloads that are being streamed to the peer, in order.
     pub streams: VecDeque<BulkStream>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_payload_goes_in_four_parts_unless_they_would_be_too_short_or_too_long() {
+        let parts =
+            [(1, SHORT_PART), (16 << 10, 4 << 10), (40_001, 10_048), (64 << 10, PART), (1 << 30, PART)];
+        for (len, part) in parts {
+            assert_eq!(part_of(len), part, "{len}");
+        }
+    }
 }
