@@ -11,7 +11,9 @@
 //! I3. A thread that yields to one that never yields gets its core back only after a whole time slice. So it sleeps
 //!     instead, for a while: the scheduler prefers sleepers that wake over threads that have used up their share.
 //! I4. The clock is read once per `POLLS_PER_CLOCK_READ` unsuccessful polls and at the end of such a run, and never
-//!     otherwise.
+//!     otherwise. Between threads that yield to each other, it is read once per `POLLS_BETWEEN_YIELDS`.
+//! I5. If what a thread waited for came after it had yielded and got its core back, its next run does not spin: more
+//!     threads than cores wait for each other. This ends when a thread does not yield back, or with the second of I1.
 
 use std::time::{Duration, Instant};
 
@@ -21,6 +23,8 @@ use crate::sys;
 
 /// Unsuccessful polls between two reads of the clock: a read costs as much as half a poll of an endpoint.
 const POLLS_PER_CLOCK_READ: u32 = 32;
+/// The same between threads that yield to each other.
+const POLLS_BETWEEN_YIELDS: u32 = 8;
 /// The time for which a thread spins before it yields: more than a UDP message takes between two nearby hosts.
 const SPIN: Duration = Duration::from_micros(10);
 /// A thread whose [`POLLS_PER_CLOCK_READ`] polls take longer does not spin: a poll of a socket takes 1 to 5 us.
@@ -86,6 +90,8 @@ struct PollRun {
 pub struct SpinPolicy {
     /// Unsuccessful polls since the last read of the clock.
     empty_polls: u32,
+    /// How many there are until the next.
+    polls_per_read: u32,
     /// The action to request until the next read of the clock.
     hint: YieldHint,
     on: bool,
@@ -102,6 +108,7 @@ impl Default for SpinPolicy {
     fn default() -> Self {
         Self {
             empty_polls: 0,
+            polls_per_read: POLLS_PER_CLOCK_READ,
             hint: YieldHint::Busy,
             on: settings::give_way(),
             run: None,
@@ -124,7 +131,7 @@ impl SpinPolicy {
             return YieldHint::Busy;
         }
         self.empty_polls += 1;
-        if self.empty_polls == POLLS_PER_CLOCK_READ {
+        if self.empty_polls >= self.polls_per_read {
             self.empty_polls = 0;
             return self.check_clock(Instant::now(), sys::involuntary_switches);
         }
@@ -136,8 +143,15 @@ impl SpinPolicy {
     fn end(&mut self, now: Instant, preemptions: impl FnOnce() -> i64) {
         if let Some(run) = self.run.take() {
             self.evaluate(&run, now, preemptions);
+            let yields_back = self.no_yield_back.is_none_or(|until| now >= until);
+            self.alternates(run.hint == YieldHint::Yield && yields_back);
         }
         self.hint = YieldHint::Busy;
+    }
+
+    /// Whether this thread and others yield to each other (I5).
+    fn alternates(&mut self, alternates: bool) {
+        self.polls_per_read = if alternates { POLLS_BETWEEN_YIELDS } else { POLLS_PER_CLOCK_READ };
     }
 
     /// Reads the clock, and decides what to request until the next time.
@@ -152,7 +166,8 @@ impl SpinPolicy {
         if run.hint <= YieldHint::Idle && now.duration_since(run.last_check) > DENSE {
             run.since = now;
         }
-        let hint = if now.duration_since(run.since) < SPIN {
+        let spin = if self.polls_per_read == POLLS_BETWEEN_YIELDS { Duration::ZERO } else { SPIN };
+        let hint = if now.duration_since(run.since) < spin {
             YieldHint::Busy
         } else if self.contended.is_none_or(|until| now >= until) {
             YieldHint::Idle
@@ -174,6 +189,7 @@ impl SpinPolicy {
         }
         if run.hint > YieldHint::Idle {
             self.no_yield_back = Some(now + NO_YIELD_BACK);
+            self.alternates(false);
         } else {
             let before = std::mem::replace(&mut self.preemptions, preemptions());
             if before == self.preemptions {

@@ -63,6 +63,29 @@ fn a_preempted_thread_yields_after_ten_microseconds_of_empty_polls() {
 }
 
 #[test]
+fn threads_that_yield_to_each_other_do_not_spin() {
+    let mut spinner = Spinner::new();
+    spinner.lose_the_core();
+    spinner.find_after(STEP);
+    assert_eq!(spinner.spin(), YieldHint::Yield);
+    spinner.find_after(STEP);
+    assert_eq!(spinner.check_after(STEP), YieldHint::Yield);
+    spinner.find_after(Duration::from_millis(3));
+    spinner.now += NO_YIELD_BACK;
+    assert_eq!(spinner.check_after(STEP), YieldHint::Busy, "after a thread that did not yield back");
+}
+
+#[test]
+fn what_comes_before_a_yield_is_spun_for() {
+    let mut spinner = Spinner::new();
+    spinner.lose_the_core();
+    for _ in 0..100 {
+        spinner.find_after(STEP);
+        assert_eq!(spinner.check_after(STEP), YieldHint::Busy);
+    }
+}
+
+#[test]
 fn a_message_that_arrives_during_a_preemption_does_not_hide_it() {
     let mut spinner = Spinner::new();
     spinner.check_after(STEP);
