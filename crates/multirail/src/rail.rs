@@ -27,6 +27,12 @@ const RECEIVES: usize = 64;
 /// Entries of one queue read.
 const BATCH: usize = 32;
 
+/// Interval at which a rail is asked whether its device is lost.
+const LOSS_INTERVAL: Time = Time::from_millis(100);
+/// A device that is lost sooner after it came back is left alone for [`PAUSE`], at first and at most.
+const SOON: Time = Time::from_secs(60);
+const PAUSE: (Time, Time) = (Time::from_secs(10), Time::from_secs(3600));
+
 /// Initial and maximum time for which a rail is left alone whose queue cannot be read.
 const REST: (Time, Time) = (Time::from_millis(500), Time::from_secs(30));
 
@@ -93,8 +99,22 @@ pub(crate) struct Rail {
     failed: Option<(Errno, Time, Time)>,
     /// That receives cannot be posted was logged.
     is_short_logged: bool,
-    /// Its device was lost and came back: a later rail has it.
-    pub(crate) is_replaced: bool,
+    device: DeviceState,
+}
+
+/// Whether a rail still has its device.
+#[derive(Clone, Copy, Debug, Default)]
+struct DeviceState {
+    /// When the endpoint is asked next, if it has a device of its own.
+    ask_at: Option<Time>,
+    /// When it was first asked.
+    opened: Time,
+    /// The device is lost, and is not opened again before this time.
+    lost: Option<Time>,
+    /// How long it is left alone after a loss.
+    pause: Time,
+    /// It has come back: a later rail has it.
+    is_replaced: bool,
 }
 
 /// The infos that can be rails, of those that getinfo returns for `hints`.
@@ -177,8 +197,9 @@ impl Rail {
             sends: Slots::default(),
             failed: None,
             is_short_logged: false,
-            is_replaced: false,
+            device: DeviceState::default(),
         };
+        rail.device.ask_at = rail.has_device().then_some(Time::ZERO);
         rail.post_receives()?;
         Ok(rail)
     }
@@ -193,9 +214,32 @@ impl Rail {
         self.failed.is_some_and(|(_, until, _)| now < until)
     }
 
-    /// Whether the rail will not work again, since its device is lost, and no later rail has taken its place.
-    pub(crate) fn is_missed(&self) -> bool {
-        !self.is_replaced && self.endpoint.as_ref().is_some_and(|endpoint| endpoint.is_lost())
+    /// Whether the device is lost, and may be opened again now.
+    pub(crate) fn is_missed(&self, now: Time) -> bool {
+        !self.device.is_replaced && self.device.lost.is_some_and(|until| until <= now)
+    }
+
+    /// This rail was opened in the place of `lost`, whose device is back.
+    pub(crate) fn replaces(&mut self, lost: &mut Self) {
+        lost.device.is_replaced = true;
+        self.device.pause = lost.device.pause;
+    }
+
+    /// Asks the endpoint whether its device is lost. The thread that drives the rail does so, because the endpoint's lock
+    /// is biased to it.
+    #[cold]
+    fn ask_for_device(&mut self, now: Time) {
+        let DeviceState { opened, lost, ask_at, pause, .. } = &mut self.device;
+        if *ask_at == Some(Time::ZERO) {
+            *opened = now;
+        }
+        *ask_at = Some(now + LOSS_INTERVAL);
+        if self.endpoint.as_ref().is_some_and(|endpoint| endpoint.is_lost()) {
+            let is_soon = now < *opened + SOON && !pause.is_zero();
+            *pause = if is_soon { (2 * *pause).min(PAUSE.1) } else { PAUSE.0 };
+            *lost = Some(now + if is_soon { *pause } else { Time::ZERO });
+            *ask_at = None;
+        }
     }
 
     /// Whether it has a device of its own, which can be lost and come back.
@@ -418,6 +462,9 @@ impl Rail {
     #[inline]
     pub(crate) fn poll(&mut self, core: &mut Core<Guard>, now: Time) -> Result<Polled> {
         let polled = self.read_queue(core, now);
+        if self.device.ask_at.is_some_and(|at| at <= now) {
+            self.ask_for_device(now);
+        }
         if self.failed.is_some() && polled.is_ok() {
             self.recovered();
         }

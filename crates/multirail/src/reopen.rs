@@ -1,5 +1,6 @@
 //! Opens rails later: devices that `auto` and patterns name and that did not open, or were not there, at the start; and
-//! devices of any rail that were lost and have come back. Those get a new rail: an endpoint does not outlive its device.
+//! devices of any rail that were lost and have come back. Those get a new rail, with another number: an endpoint does
+//! not outlive its device.
 //!
 //! A thread looks at intervals: to list devices and to open one may take long, and the agent goes on meanwhile. It ends
 //! with the agent, and when the agent has as many rails as it may have.
@@ -15,7 +16,7 @@ use std::time::{Duration, Instant};
 use ofi::{Info, Result};
 
 use crate::discovery::{RailList, Start};
-use crate::driver::Shared;
+use crate::driver::{Driver, Shared};
 use crate::rail::Rail;
 use crate::wire::MAX_RAILS;
 
@@ -100,11 +101,21 @@ fn sleeps(shared: &Weak<Shared>, stage: &Mutex<Stage>, interval: Duration) -> bo
     }
 }
 
+/// Whether an agent may have more rails.
+fn has_room(driver: &MutexGuard<'_, Driver>) -> bool {
+    let has_room = driver.rails.len() < MAX_RAILS;
+    if !has_room {
+        tracing::warn!(target: "multirail", rails = MAX_RAILS, "an agent has as many rails as it may: none is added");
+    }
+    has_room
+}
+
 /// Opens the lost devices that have come back. Returns whether the agent may have more rails.
 fn replace(shared: &Weak<Shared>, stage: &Mutex<Stage>, shared_memory: bool) -> bool {
     let missed = |shared: Arc<Shared>| {
-        let driver = shared.lock().ok().filter(|driver| driver.rails.len() < MAX_RAILS)?;
-        let missed = driver.rails.iter().enumerate().filter(|(_, rail)| rail.is_missed());
+        let now = shared.now();
+        let driver = shared.lock().ok().filter(has_room)?;
+        let missed = driver.rails.iter().enumerate().filter(|(_, rail)| rail.is_missed(now));
         Some(missed.map(|(number, rail)| (number, rail.info.clone())).collect::<Vec<_>>())
     };
     let Some(missed) = shared.upgrade().and_then(missed) else { return false };
@@ -120,7 +131,7 @@ fn look(
     shared_memory: bool,
 ) -> bool {
     let rails = |shared: Arc<Shared>| {
-        let driver = shared.lock().ok().filter(|driver| driver.rails.len() < MAX_RAILS)?;
+        let driver = shared.lock().ok().filter(has_room)?;
         Some(driver.rails.iter().map(|rail| rail.info.clone()).collect::<Vec<Info>>())
     };
     let Some(rails) = shared.upgrade().and_then(rails) else { return false };
@@ -131,7 +142,7 @@ fn look(
     later.into_iter().flatten().all(|info| open(shared, stage, &info, shared_memory, None))
 }
 
-/// Opens a rail, in the place of a lost one. Returns whether the agent may have more rails.
+/// Opens a rail, which takes the place of `lost` if there is one. Returns whether the agent may have more rails.
 fn open(
     shared: &Weak<Shared>,
     stage: &Mutex<Stage>,
@@ -151,16 +162,18 @@ fn open(
 }
 
 /// Uses a rail that was opened now. Returns whether the agent has room for it, and has not ended.
-fn attach(shared: &Shared, rail: Rail, lost: Option<usize>) -> bool {
+fn attach(shared: &Shared, mut rail: Rail, lost: Option<usize>) -> bool {
     let Ok(mut driver) = shared.lock() else { return false };
     if shared.over.load(Ordering::Relaxed) {
         return false; // peers may have been told that it closes
     }
     let (provider, domain) = (rail.spec.info.provider.clone(), rail.info.domain_attr.name.clone());
-    let Some(number) = driver.add_rail(rail, &shared.domains, shared.now()) else { return false };
-    if let Some(lost) = lost.and_then(|lost| driver.rails.get_mut(lost)) {
-        lost.is_replaced = true;
+    if driver.rails.len() < MAX_RAILS
+        && let Some(lost) = lost.and_then(|lost| driver.rails.get_mut(lost))
+    {
+        rail.replaces(lost);
     }
+    let Some(number) = driver.add_rail(rail, &shared.domains, shared.now()) else { return false };
     tracing::info!(target: "multirail", provider, domain, number, ?lost, "a rail is used from now on");
     driver.pump(shared.now());
     shared.rouse(driver);

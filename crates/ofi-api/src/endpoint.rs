@@ -445,8 +445,9 @@ pub trait Endpoint: Send + Sync + std::any::Any {
         false
     }
 
-    /// Whether the endpoint has lost its device: all its operations end with an error from now on. If the device comes
-    /// back, it is used by a new domain and endpoint. Call it at intervals, not for each operation: it takes the endpoint's lock.
+    /// Whether the endpoint has lost its device, or the device's queues have failed for good: all its operations end
+    /// with an error from now on. If the device comes back, it is used by a new domain and endpoint. Call it at
+    /// intervals, from the thread that drives the endpoint: it takes the endpoint's lock.
     fn is_lost(&self) -> bool {
         false
     }

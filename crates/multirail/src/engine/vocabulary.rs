@@ -18,7 +18,8 @@ pub type Time = Duration;
 #[derive(Clone, Debug)]
 pub struct Config {
     /// Time after which the agent looks again for devices that `auto` and patterns ([`RailList`](crate::RailList)) name
-    /// and that have no rail yet: they become rails, at most 32 in all. With 0 it does not. Default: 10 s.
+    /// and that have no rail yet, and for lost devices of any rail: they become rails, at most 32 in all, lost ones
+    /// included. With 0 it does not. Default: 10 s.
     pub rails_interval: Duration,
     /// Minimum length of a descriptor, in bytes, that is cut over the paths. Default: 128 KiB.
     pub striping_threshold: u64,

@@ -417,11 +417,12 @@ impl Datagrams {
         self.waiter.fd()
     }
 
-    /// See [`ofi_core::transport::TransportEndpoint::statistics`].
+    /// See [`ofi_core::transport::TransportEndpoint::is_lost`].
     pub fn is_lost(&self) -> bool {
         self.gone.is_some()
     }
 
+    /// See [`ofi_core::transport::TransportEndpoint::statistics`].
     pub fn statistics(&self, into: &mut Vec<Statistic>) {
         self.watch.statistics(into);
         let counts = &self.counts;
