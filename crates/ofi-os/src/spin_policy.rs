@@ -6,14 +6,15 @@
 //!
 //! Invariants:
 //! I1. A thread yields only if it was preempted within the last second: a thread with a core of its own spins.
-//! I2. A thread yields only after it has polled without success for `SPIN`, and only if its polls follow each other
-//!     closely: between polls that are far apart it does other work.
+//! I2. A thread yields only after it has polled without success for `SPIN` (but see I5), and only if its polls follow
+//!     each other closely: between polls that are far apart it does other work.
 //! I3. A thread that yields to one that never yields gets its core back only after a whole time slice. So it sleeps
 //!     instead, for a while: the scheduler prefers sleepers that wake over threads that have used up their share.
 //! I4. The clock is read once per `POLLS_PER_CLOCK_READ` unsuccessful polls and at the end of such a run, and never
 //!     otherwise. Between threads that yield to each other, it is read once per `POLLS_BETWEEN_YIELDS`.
 //! I5. If what a thread waited for came after it had yielded and got its core back, its next run does not spin: more
-//!     threads than cores wait for each other. This ends when a thread does not yield back, or with the second of I1.
+//!     threads than cores wait for each other. This ends when a thread does not yield back, when this one does other
+//!     work between its polls, or with the second of I1.
 
 use std::time::{Duration, Instant};
 
@@ -29,6 +30,8 @@ const POLLS_BETWEEN_YIELDS: u32 = 8;
 const SPIN: Duration = Duration::from_micros(10);
 /// A thread whose [`POLLS_PER_CLOCK_READ`] polls take longer does not spin: a poll of a socket takes 1 to 5 us.
 const DENSE: Duration = Duration::from_micros(400);
+/// The same for [`POLLS_BETWEEN_YIELDS`].
+const DENSE_BETWEEN_YIELDS: Duration = Duration::from_micros(100);
 /// The shortest preemption: Linux's `base_slice_ns` is 700 us on one core, and more on several.
 const MIN_PREEMPTION: Duration = Duration::from_micros(500);
 /// The time for which a preemption is remembered.
@@ -92,6 +95,8 @@ pub struct SpinPolicy {
     empty_polls: u32,
     /// How many there are until the next.
     polls_per_read: u32,
+    /// When the last run ended, if it ended after a yield (I5).
+    yielded: Option<Instant>,
     /// The action to request until the next read of the clock.
     hint: YieldHint,
     on: bool,
@@ -109,6 +114,7 @@ impl Default for SpinPolicy {
         Self {
             empty_polls: 0,
             polls_per_read: POLLS_PER_CLOCK_READ,
+            yielded: None,
             hint: YieldHint::Busy,
             on: settings::give_way(),
             run: None,
@@ -144,14 +150,15 @@ impl SpinPolicy {
         if let Some(run) = self.run.take() {
             self.evaluate(&run, now, preemptions);
             let yields_back = self.no_yield_back.is_none_or(|until| now >= until);
-            self.alternates(run.hint == YieldHint::Yield && yields_back);
+            self.alternates((run.hint == YieldHint::Yield && yields_back).then_some(now));
         }
         self.hint = YieldHint::Busy;
     }
 
-    /// Whether this thread and others yield to each other (I5).
-    fn alternates(&mut self, alternates: bool) {
-        self.polls_per_read = if alternates { POLLS_BETWEEN_YIELDS } else { POLLS_PER_CLOCK_READ };
+    /// Whether this thread and others yield to each other (I5), and when its last run ended.
+    fn alternates(&mut self, yielded: Option<Instant>) {
+        self.polls_per_read = if yielded.is_some() { POLLS_BETWEEN_YIELDS } else { POLLS_PER_CLOCK_READ };
+        self.yielded = yielded;
     }
 
     /// Reads the clock, and decides what to request until the next time.
@@ -160,16 +167,21 @@ impl SpinPolicy {
         if !self.on {
             return YieldHint::Busy;
         }
-        let mut run =
-            self.run.take().unwrap_or(PollRun { since: now, last_check: now, hint: YieldHint::Idle });
+        let mut run = self.run.take().unwrap_or_else(|| {
+            if self.yielded.is_some_and(|ended| now.duration_since(ended) > DENSE_BETWEEN_YIELDS) {
+                self.alternates(None);
+            }
+            PollRun { since: now, last_check: now, hint: YieldHint::Idle }
+        });
         self.evaluate(&run, now, preemptions);
         if run.hint <= YieldHint::Idle && now.duration_since(run.last_check) > DENSE {
             run.since = now;
         }
-        let spin = if self.polls_per_read == POLLS_BETWEEN_YIELDS { Duration::ZERO } else { SPIN };
+        let spin = if self.yielded.is_some() { Duration::ZERO } else { SPIN };
         let hint = if now.duration_since(run.since) < spin {
             YieldHint::Busy
         } else if self.contended.is_none_or(|until| now >= until) {
+            self.alternates(None);
             YieldHint::Idle
         } else if self.no_yield_back.is_some_and(|until| now < until) {
             YieldHint::Sleep
@@ -189,7 +201,7 @@ impl SpinPolicy {
         }
         if run.hint > YieldHint::Idle {
             self.no_yield_back = Some(now + NO_YIELD_BACK);
-            self.alternates(false);
+            self.alternates(None);
         } else {
             let before = std::mem::replace(&mut self.preemptions, preemptions());
             if before == self.preemptions {

@@ -76,6 +76,19 @@ fn threads_that_yield_to_each_other_do_not_spin() {
 }
 
 #[test]
+fn a_thread_that_works_between_its_polls_does_not_yield_though_it_did_before() {
+    let mut spinner = Spinner::new();
+    spinner.lose_the_core();
+    spinner.find_after(STEP);
+    assert_eq!(spinner.spin(), YieldHint::Yield);
+    spinner.find_after(STEP);
+    for _ in 0..10 {
+        let hint = spinner.check_after(Duration::from_millis(1));
+        assert!(hint <= YieldHint::Idle, "{hint:?}");
+    }
+}
+
+#[test]
 fn what_comes_before_a_yield_is_spun_for() {
     let mut spinner = Spinner::new();
     spinner.lose_the_core();
