@@ -21,7 +21,7 @@ use crate::control::ControlMessage;
 use crate::layout::{LINE, pair};
 use crate::op::Op;
 use crate::pair::lines;
-use crate::peer::bulk::{BulkIn, BulkOut, BulkStream, Streamed, part_of};
+use crate::peer::bulk::{BulkIn, BulkOut, BulkStream, Streamed};
 use crate::peer::link::Up;
 use crate::peer::{Broken, Peer};
 use crate::settings::BULK_LINES;
@@ -86,7 +86,7 @@ impl Peer {
             let (Some(stream), Some(bulk)) = (self.bulk.streams.front_mut(), &mut self.bulk.out) else {
                 break;
             };
-            let part = (stream.len - stream.sent).min(part_of(stream.len));
+            let part = stream.next_part();
             let reserved = self.stores.reserve(common.streaming, &mut bulk.producer, PART_HEADER + part);
             let mut slot = match reserved {
                 Ok(slot) => slot,

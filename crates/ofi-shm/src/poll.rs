@@ -16,7 +16,7 @@ use ofi_ring::record::{Consumer, Record};
 use crate::command::{Words, flag, kind};
 use crate::common::Common;
 use crate::layout::{pair, wish};
-use crate::peer::bulk::{BulkIn, BulkOut};
+use crate::peer::bulk::{BulkIn, BulkStream};
 use crate::peer::link::Link;
 use crate::peer::{Broken, NextStep, Peer};
 use crate::stores::Reading;
@@ -193,7 +193,8 @@ impl Peer {
     pub fn has_input(&mut self) -> bool {
         let is_stopped = self.is_stopped();
         let bulk = self.bulk.input.as_mut().is_some_and(BulkIn::has_input);
-        let room = !self.bulk.streams.is_empty() && self.bulk.out.as_mut().is_none_or(BulkOut::has_room);
+        let next = self.bulk.streams.front().map(BulkStream::next_part);
+        let room = next.is_some_and(|part| self.bulk.out.as_mut().is_none_or(|out| out.has_room(part)));
         let copies = self.has_copies_to_move();
         let room = room || self.has_room_again();
         let backlog = !self.replies.backlog.is_empty();

@@ -11,11 +11,10 @@
 //! P2. A receive is in the list of its class and key, and in no other; lists are in ascending `order`.
 
 use super::cancel::CancelIndex;
-use crate::copy;
-
 use super::slab::{NIL, Slab};
 use super::table::{Hint, KeyHash, Table};
 use super::{Envelope, PostedReceive, RecvId, SourceFilter, SourceId, Space, Want};
+use crate::copy;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Class {

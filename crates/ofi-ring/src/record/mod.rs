@@ -135,8 +135,8 @@ impl Producer {
         self.reserve_short(body_len)
     }
 
-    /// As [`reserve`](Self::reserve), for a caller that knows that the body has at most [`max_body`] bytes. The consumer
-    /// refuses a longer one as corrupt.
+    /// As [`reserve`](Self::reserve), for a caller that knows that the body has at most [`max_body`] bytes. The
+    /// consumer refuses a longer one as corrupt.
     ///
     /// # Errors
     /// As [`reserve`](Self::reserve).

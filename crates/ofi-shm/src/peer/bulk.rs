@@ -23,8 +23,8 @@ pub const PART: usize = 16 << 10;
 const SHORT_PART: usize = 4 << 10;
 
 /// Bytes of each part of a payload of `len` bytes: a quarter, so that both copies of a short one overlap, too.
-pub const fn part_of(len: usize) -> usize {
-    match len / 4 {
+const fn part_of(len: usize) -> usize {
+    match len.div_ceil(4) {
         quarter if quarter < SHORT_PART => SHORT_PART,
         quarter if quarter < PART => quarter.next_multiple_of(LINE),
         _ => PART,
@@ -50,9 +50,9 @@ impl BulkOut {
         Self { producer, _memory: memory }
     }
 
-    /// Whether another part fits.
-    pub fn has_room(&mut self) -> bool {
-        self.producer.reserve(PART_HEADER + PART).is_ok()
+    /// Whether a part of this length fits.
+    pub fn has_room(&mut self, part: usize) -> bool {
+        self.producer.reserve(PART_HEADER + part).is_ok()
     }
 }
 
@@ -104,6 +104,11 @@ impl BulkStream {
 
     pub fn read(remote: Box<[RemotePiece]>, op: u64, len: usize) -> Self {
         Self { source: Streamed::Read(remote), id: op, sent: 0, len }
+    }
+
+    /// Bytes of the part that is sent next.
+    pub fn next_part(&self) -> usize {
+        (self.len - self.sent).min(part_of(self.len))
     }
 
     pub const fn kind(&self) -> u32 {
@@ -169,6 +174,9 @@ mod tests {
             [(1, SHORT_PART), (16 << 10, 4 << 10), (40_001, 10_048), (64 << 10, PART), (1 << 30, PART)];
         for (len, part) in parts {
             assert_eq!(part_of(len), part, "{len}");
+        }
+        for len in 4 * SHORT_PART..=4 * PART {
+            assert!(len.div_ceil(part_of(len)) <= 4, "{len}");
         }
     }
 }

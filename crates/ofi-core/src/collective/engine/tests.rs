@@ -188,6 +188,68 @@ proptest! {
     }
 }
 
+/// Rank `me` takes what the others have sent it, one note of each at most, and moves its operations. Returns how many
+/// have ended.
+fn step(engines: &mut [Collectives], me: usize, wires: &[RefCell<Queue>], state: &RefCell<u64>) -> usize {
+    for (other, wire) in wires.iter().enumerate() {
+        let mut queue = wire.borrow_mut();
+        let Some(at) = queue.iter().position(|(to, ..)| *to == me) else { continue };
+        let (_, words, payload) = queue.remove(at).unwrap();
+        // SAFETY: the payload is the test's.
+        unsafe { engines[me].noted(other as PeerId, words, payload.as_ptr(), payload.len()) }.unwrap();
+    }
+    let mut finished = Vec::new();
+    engines[me].advance(&mut Full { sent: &wires[me], state }, &mut finished);
+    finished.into_iter().for_each(|(_, result)| result.unwrap());
+    engines[me].running.len()
+}
+
+/// An operation with the schedule and the memory of the one before keeps its transfers. Nothing else of it is kept.
+#[test]
+fn operations_with_the_same_memory_follow_each_other() {
+    let executors =
+        [FiOp::Sum, FiOp::Max].map(|op| Executor::find(AtomicKind::Base, op, Datatype::Uint32).unwrap());
+    for (ranks, count, small) in
+        [(2, 2, usize::MAX), (3, 2, usize::MAX), (4, 200, 0), (5, 60, 0), (8, 1, usize::MAX)]
+    {
+        let state = RefCell::new(ranks as u64);
+        let wires: Vec<RefCell<Queue>> = (0..ranks).map(|_| RefCell::default()).collect();
+        let mut engines: Vec<Collectives> = (0..ranks).map(|_| Collectives::new(100)).collect();
+        let group = |(me, engine): (usize, &mut Collectives)| engine.open(members(ranks, me), 7);
+        let groups: Vec<u64> = engines.iter_mut().enumerate().map(group).collect();
+        let schedule = |me| {
+            let kind = CollectiveKind::Allreduce;
+            Arc::new(plan(&Shape { kind, ranks, me, root: 0, count, size: 4, small }))
+        };
+        let schedules: Vec<_> = (0..ranks).map(schedule).collect();
+        // Memory that is written through raw pointers while the engines run.
+        let mut memory: Vec<[Vec<u32>; 2]> = (0..ranks).map(|_| [vec![0; count], vec![0; count]]).collect();
+        for turn in 0..40_u32 {
+            let value = |me: usize, index: usize| turn * 7 + me as u32 * 100 + index as u32;
+            for (me, [input, output]) in memory.iter_mut().enumerate() {
+                input.iter_mut().enumerate().for_each(|(index, to)| *to = value(me, index));
+                let pieces = [input, output].map(|memory| Piece::new(memory.as_mut_ptr().cast(), 4 * count));
+                let executor = Some(executors[turn as usize % 2]);
+                // SAFETY: the vectors live until all has ended, and are not touched before.
+                unsafe { engines[me].start(groups[me], &schedules[me], pieces, executor, report(0)) }
+                    .unwrap();
+            }
+            let mut rounds = 0;
+            while (0..ranks).map(|me| step(&mut engines, me, &wires, &state)).sum::<usize>() > 0 {
+                rounds += 1;
+                assert!(rounds < 10_000, "{ranks} ranks hang in operation {turn}");
+            }
+            for index in 0..count {
+                let all = (0..ranks).map(|me| value(me, index));
+                let wanted = if turn % 2 == 0 { all.sum() } else { all.max().unwrap() };
+                for [_, output] in &memory {
+                    assert_eq!(output[index], wanted, "{ranks} ranks, operation {turn}, element {index}");
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn a_sender_that_ignores_its_credit_is_given_up() {
     let mut engine = Collectives::new(100);
