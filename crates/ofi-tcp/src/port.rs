@@ -12,11 +12,10 @@ use ofi_api::{AddrFormat, Address, Errno, Error, Info, Result};
 use ofi_core::auth::AuthKey;
 use ofi_core::cm::packet::{Kind, Packet};
 use ofi_core::log::Limit;
-use ofi_core::sys::Timer;
 use ofi_core::transport::{Port, RequestData};
 use rustc_hash::FxHashMap;
 
-use crate::listener::Listener;
+use crate::listener::{Accepted, Listener};
 use crate::mismatch::{self, Mismatch};
 use crate::sys::{self, Interest, Ready};
 use crate::tls::{Security, Session};
@@ -87,8 +86,6 @@ struct Desk {
 /// A passive endpoint: a listening socket and the requests that it has received.
 pub struct TcpPort {
     ready: Ready,
-    /// Ends the rest of the listener.
-    timer: Timer,
     address: Address,
     auth: AuthKey,
     /// How it encrypts, if it does.
@@ -109,13 +106,11 @@ impl TcpPort {
         if bound.ip().is_unspecified() {
             bound.set_ip(address::host_ip(bound.is_ipv6()));
         }
-        let (ready, timer) = (Ready::new()?, Timer::new()?);
-        let listener = Listener::new(listener, 0, &ready)?;
-        // SAFETY: the timer is open.
-        unsafe { ready.add_raw(timer.fd(), 2, Interest { read: true, write: false }) }?;
+        let ready = Ready::new()?;
+        let listener = Listener::new(listener, 0, 2, &ready)?;
         let (auth, tls) = (AuthKey::of(info), Security::of(info)?);
         let desk = Desk { listener, called: Vec::new(), requests: Requests::default() };
-        Ok(Self { ready, timer, address: bound.into(), auth, tls, desk: Mutex::new(desk) })
+        Ok(Self { ready, address: bound.into(), auth, tls, desk: Mutex::new(desk) })
     }
 
     fn desk(&self) -> MutexGuard<'_, Desk> {
@@ -123,12 +118,15 @@ impl TcpPort {
     }
 
     fn accept(&self, desk: &mut Desk) {
-        let again = desk.listener.again();
-        if !desk.listener.is_awake(Instant::now(), &self.ready) {
+        if desk.listener.rests(&self.ready) {
             return;
         }
         for _ in 0..MAX_ACCEPTS_PER_CALL {
-            let Some(socket) = desk.listener.accept(&self.ready) else { break };
+            let socket = match desk.listener.accept(&self.ready) {
+                Accepted::Connection(socket) => socket,
+                Accepted::Failed => continue,
+                Accepted::Nothing => return,
+            };
             let patience = Duration::from_millis(settings::PEER_TIMEOUT_MS.get() as u64);
             sys::prepare(socket.as_fd(), patience);
             if desk.called.len() >= MAX_UNIDENTIFIED {
@@ -141,10 +139,6 @@ impl TcpPort {
                 let deadline = Instant::now() + REQUEST_TIMEOUT;
                 desk.called.push(Called { socket, tls, bytes: Vec::new(), deadline });
             }
-        }
-        if desk.listener.again() != again {
-            let again = desk.listener.again();
-            self.timer.set(again.map(|again| again.saturating_duration_since(Instant::now())));
         }
     }
 

@@ -302,6 +302,7 @@ mod tests {
             drop(from);
         });
     }
+
     /// Regression test: a call received until the socket was empty, which it never is under a flood.
     #[test]
     fn a_call_ends_while_strangers_flood_the_port() {

@@ -4,12 +4,13 @@
 use std::fs::File;
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use ofi_tcp::wire::Packet;
 use ofi_testkit::connect::Listener;
 use ofi_testkit::prelude::*;
 
-use crate::tcp_raw::{Raw, message, pieces, sleeper};
+use crate::tcp_raw::{Raw, message, pieces, side, sleeper};
 
 /// How long a reader sleeps.
 const SLEEP: Duration = Duration::from_secs(1);
@@ -167,21 +168,35 @@ fn a_blocked_reader_sleeps_although_the_peer_of_waiting_messages_has_ended() {
 /// Descriptors beyond those that the process has when a test begins to take the rest.
 const SPARE: usize = 16;
 
+/// All descriptors that the process may have. Dropped, it frees them and restores the limit.
+struct Held {
+    files: Vec<File>,
+    limit: libc::rlimit,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        // SAFETY: reads the structure.
+        let set = unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const self.limit) };
+        assert!(set == 0 || std::thread::panicking(), "the limit of descriptors is restored");
+    }
+}
+
 /// A caller whose connection waits while the process has no descriptor left. Returned with it: what holds them.
-fn call_without_descriptors(name: &Address) -> (TcpStream, Vec<File>) {
+fn call_without_descriptors(name: &Address) -> (TcpStream, Held) {
     let null = || File::open("/dev/null");
     let first = null().expect("a descriptor");
     // A soft limit, which can be raised again.
     let limit = std::os::fd::AsRawFd::as_raw_fd(&first) as u64 + SPARE as u64;
-    let mut hard = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    let mut before = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: fills the structure.
-    unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut hard) };
-    let soft = libc::rlimit { rlim_cur: limit, ..hard };
+    unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut before) };
+    let soft = libc::rlimit { rlim_cur: limit, ..before };
     // SAFETY: reads the structure.
     assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const soft) }, 0);
     drop(first);
-    let mut held: Vec<File> = std::iter::from_fn(|| null().ok()).collect();
-    held.pop();
+    let mut held = Held { files: std::iter::from_fn(|| null().ok()).collect(), limit: before };
+    held.files.pop();
     let mut caller =
         TcpStream::connect(name.to_socket_addr().expect("an address of IP")).expect("a listener");
     caller.write_all(b"GET / HTTP/1.1\r\n\r\n").expect("room");
@@ -190,7 +205,7 @@ fn call_without_descriptors(name: &Address) -> (TcpStream, Vec<File>) {
 }
 
 /// Whether the caller's connection was accepted: what it says makes the other end close it.
-fn is_answered(mut caller: TcpStream) -> bool {
+fn is_answered(mut caller: &TcpStream) -> bool {
     caller.set_nonblocking(true).expect("a socket");
     let answer = caller.read(&mut [0; 64]);
     !answer.is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock)
@@ -203,7 +218,7 @@ fn a_blocked_reader_sleeps_while_there_is_no_descriptor_for_a_caller() {
     sleeps(&side);
     drop(held);
     sleeps(&side);
-    assert!(is_answered(caller), "{}", side.report());
+    assert!(is_answered(&caller), "{}", side.report());
 }
 
 #[test]
@@ -220,5 +235,53 @@ fn a_blocked_reader_of_events_sleeps_while_there_is_no_descriptor_for_a_caller()
     sleeps();
     drop(held);
     sleeps();
-    assert!(is_answered(caller));
+    assert!(is_answered(&caller));
+}
+
+/// The thread that polls takes what would have woken the other one, and stops.
+#[test]
+fn a_blocked_reader_accepts_a_caller_for_whom_another_thread_had_no_descriptor() {
+    let side = sleeper();
+    let is_polling = AtomicBool::new(true);
+    std::thread::scope(|scope| {
+        let reader = scope.spawn(|| {
+            let mut entry = [CqTaggedEntry::EMPTY];
+            side.rx.read_wait(&mut CqBuffer::new(&mut entry), Some(3 * wait::BOUND))
+        });
+        std::thread::sleep(Duration::from_millis(300)); // it sleeps
+        let poller = scope.spawn(|| {
+            let start = Instant::now();
+            while is_polling.load(Ordering::Relaxed) && start.elapsed() < wait::BOUND {
+                side.poll();
+            }
+        });
+        let (caller, held) = call_without_descriptors(&side.name());
+        std::thread::sleep(Duration::from_millis(250));
+        is_polling.store(false, Ordering::Relaxed);
+        poller.join().expect("polls");
+        assert!(!is_answered(&caller), "there was no descriptor for it");
+        drop(held);
+        wait::until("an answer", || is_answered(&caller));
+        side.rx.signal().expect("a queue with a wait object");
+        let read = reader.join().expect("a reader");
+        assert!(read.as_ref().is_err_and(|error| error.is_again()), "{read:?}\n{}", side.report());
+    });
+}
+
+/// An application that polls rarely never sleeps, so that nothing but its polls ends a rest.
+#[test]
+fn rare_polls_accept_a_caller_soon_after_there_are_descriptors_again() {
+    const PAUSE: Duration = Duration::from_millis(50);
+    const POLLS: usize = 40;
+    let side = side();
+    let (caller, held) = call_without_descriptors(&side.name());
+    side.poll();
+    assert!(!is_answered(&caller), "there is no descriptor for it");
+    drop(held);
+    let is_accepted = (0..POLLS).any(|_| {
+        std::thread::sleep(PAUSE);
+        side.poll();
+        is_answered(&caller)
+    });
+    assert!(is_accepted, "not in {POLLS} polls\n{}", side.report());
 }

@@ -13,6 +13,7 @@ use super::TcpEndpoint;
 use crate::bulk::Role;
 use crate::conn::{Conn, Peer, Phase};
 use crate::handshake::{Standing, Verdict, judge};
+use crate::listener::Accepted;
 use crate::mismatch::{self, Mismatch};
 use crate::sys::{self, Interest};
 use crate::wire::cm::{CmKind, CmMessage, Extras};
@@ -230,12 +231,10 @@ impl TcpEndpoint {
         }
     }
 
-    /// Ends the rest of the listener, if it is due.
-    pub(super) fn listen_again(&mut self, now: Instant) {
-        if let Some(listener) = self.listener.as_mut().filter(|listener| listener.again().is_some())
-            && listener.is_awake(now, &self.ready)
-        {
-            self.accept();
+    /// Ends the rest of the listener.
+    pub(super) fn listen_again(&mut self) {
+        if let Some(listener) = &mut self.listener {
+            listener.end_rest(&self.ready);
         }
     }
 
@@ -243,7 +242,11 @@ impl TcpEndpoint {
     pub(super) fn accept(&mut self) {
         for _ in 0..MAX_ACCEPTS_PER_POLL {
             let Some(listener) = &mut self.listener else { return };
-            let Some(socket) = listener.accept(&self.ready) else { return };
+            let socket = match listener.accept(&self.ready) {
+                Accepted::Connection(socket) => socket,
+                Accepted::Failed => continue,
+                Accepted::Nothing => return,
+            };
             // Attempts of this end are pending too.
             let is_unidentified = |id: &&SlotId| {
                 self.conns

@@ -57,6 +57,7 @@ const MAX_HANDSHAKES_PER_POLL: usize = 4;
 const LISTENER: u64 = 0;
 const TIMER: u64 = 1;
 const LINGERING: u64 = 2;
+const END_OF_REST: u64 = 3;
 
 /// The connections of one endpoint.
 pub struct TcpEndpoint {
@@ -126,7 +127,8 @@ impl TcpEndpoint {
         }
         let (ready, timer) = (Ready::new()?, Timer::new()?);
         let reading = Interest { read: true, write: false };
-        let listener = listener.map(|socket| Listener::new(socket, LISTENER, &ready)).transpose()?;
+        let listener =
+            listener.map(|socket| Listener::new(socket, LISTENER, END_OF_REST, &ready)).transpose()?;
         // SAFETY: the timer is open.
         unsafe { ready.add_raw(timer.fd(), TIMER, reading) }?;
         let peer_timeout = Duration::from_millis(settings::PEER_TIMEOUT_MS.get() as u64);
@@ -206,6 +208,7 @@ impl TcpEndpoint {
                 LISTENER => self.accept(),
                 TIMER => self.timer.set(None),
                 LINGERING => {} // below
+                END_OF_REST => self.listen_again(),
                 number => {
                     let id = SlotId::from_wire(number);
                     if write {
@@ -252,11 +255,10 @@ impl TcpEndpoint {
             Some(if let Phase::Resting(again) = conn.phase { again } else { conn.deadline })
         });
         let look = self.needs_look().then_some(self.look);
-        let again = self.listener.as_ref().and_then(Listener::again);
         let needs_room = |&id: &SlotId| {
             self.conns.get(id).and_then(|conn| conn.as_deref()?.stalled) == Some(Stall::Application)
         };
-        let next = pending.chain(look).chain(again).chain(self.lingering_deadline()).min();
+        let next = pending.chain(look).chain(self.lingering_deadline()).min();
         self.timer.set(next.map(|next| next.saturating_duration_since(now)));
         self.armed = self.polls;
         // Another thread may post receives without polling, and the transport is not told of them.

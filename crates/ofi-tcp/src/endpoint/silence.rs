@@ -27,7 +27,6 @@ impl TcpEndpoint {
             return;
         }
         let now = Instant::now();
-        self.listen_again(now);
         if now < self.look {
             return;
         }
