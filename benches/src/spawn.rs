@@ -1,7 +1,7 @@
 //! A server and a client process, each pinned to its core, run to their end.
 //!
 //! Meanwhile this process sleeps in one blocking call, so that it does not take a core from the measurement. No child
-//! survives an error.
+//! survives an error; a child that starts others has them die with it ([`sys::die_with_this_thread`]).
 
 use std::{
     fs,
@@ -54,14 +54,22 @@ impl ProcessPair {
     /// # Errors
     /// One cannot start, fails, or exceeds the limit.
     pub fn run(self, cores: [usize; 2]) -> Result<Outputs> {
-        let mut server = Running::start(self.server, cores[0])?;
+        let mut server = Running::start(self.server, Some(cores[0]))?;
         if let Ready::Listening(port) = self.ready {
             server.wait_until_listening(port)?;
         }
-        let mut client = Running::start(self.client, cores[1])?;
+        let mut client = Running::start(self.client, Some(cores[1]))?;
         let client = client.finish(self.limit)?;
         Ok(Outputs { client, server: server.finish(PARTING)? })
     }
+}
+
+/// Runs a program to its end on any core. Returns its standard output.
+///
+/// # Errors
+/// It cannot start, fails, or exceeds the limit.
+pub fn output(command: Command, limit: Duration) -> Result<String> {
+    Running::start(command, None)?.finish(limit)
 }
 
 /// Time limit for a server to listen.
@@ -83,17 +91,17 @@ enum Stream {
 }
 
 impl Running {
-    fn start(mut command: Command, core: usize) -> Result<Self> {
+    fn start(mut command: Command, core: Option<usize>) -> Result<Self> {
         let line = command_line(&command);
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         // A process inherits the affinity of the thread that starts it, so a dedicated thread is pinned first. The
         // command moves in, so that the socket it passes on as standard input is closed here after the start.
         let started = thread::spawn(move || {
-            sys::pin_current_thread(core)?;
+            core.map_or(Ok(()), sys::pin_current_thread)?;
             command.spawn()
         });
         let child = started.join().map_err(|_| Error::Link("the starting thread panicked".into()))?;
-        let mut child = child.map_err(Error::io(format!("starting {line} on core {core}")))?;
+        let mut child = child.map_err(Error::io(format!("starting {line}{}", on_core(core))))?;
         let (sender, streams) = mpsc::channel();
         let (out, err) = (child.stdout.take(), child.stderr.take());
         read_to_end(out, Stream::Out, sender.clone());
@@ -204,6 +212,10 @@ fn is_listening(port: u16) -> bool {
     })
 }
 
+fn on_core(core: Option<usize>) -> String {
+    core.map_or_else(String::new, |core| format!(" on core {core}"))
+}
+
 fn command_line(command: &Command) -> String {
     let words = std::iter::once(command.get_program()).chain(command.get_args());
     words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
@@ -251,6 +263,15 @@ mod tests {
     fn a_client_that_hangs_is_killed_at_its_limit() {
         let start = Instant::now();
         let error = pair("exec sleep 30", "exec sleep 30").run([0, 0]).unwrap_err();
+        assert!(matches!(error, Error::Late { .. }), "{error}");
+        assert!(start.elapsed() < Duration::from_secs(10));
+    }
+
+    #[test]
+    fn a_program_alone_ends_well_or_is_killed_at_its_limit() {
+        let start = Instant::now();
+        assert_eq!(output(shell("echo words"), Duration::from_secs(10)).unwrap().trim(), "words");
+        let error = output(shell("exec sleep 30"), Duration::from_millis(100)).unwrap_err();
         assert!(matches!(error, Error::Late { .. }), "{error}");
         assert!(start.elapsed() < Duration::from_secs(10));
     }

@@ -4,7 +4,11 @@ use std::{
     fs::File,
     io,
     mem::MaybeUninit,
-    os::fd::{AsRawFd, FromRawFd, OwnedFd},
+    os::{
+        fd::{AsRawFd, FromRawFd, OwnedFd},
+        unix::process::CommandExt,
+    },
+    process::Command,
     time::Duration,
 };
 
@@ -16,6 +20,23 @@ pub fn pin_current_thread(core: usize) -> io::Result<()> {
     // SAFETY: `set` has as many readable bytes as the call is told, and thread 0 means the caller.
     let rc = unsafe { libc::sched_setaffinity(0, size_of_val(&set), set.as_ptr().cast()) };
     if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Has the process of `command` killed when the thread that starts it ends, even if that is killed itself.
+pub fn die_with_this_thread(command: &mut Command) {
+    let parent = std::process::id().cast_signed();
+    let die = move || {
+        // SAFETY: asks for a signal, touches no memory.
+        if unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // The parent may have ended before the kernel knew of this.
+        // SAFETY: the call takes nothing.
+        let same = unsafe { libc::getppid() } == parent;
+        if same { Ok(()) } else { Err(io::Error::from_raw_os_error(libc::ESRCH)) }
+    };
+    // SAFETY: between fork and exec two system calls are made, which need nothing of the parent.
+    unsafe { command.pre_exec(die) };
 }
 
 /// The cores that the calling thread may run on.

@@ -16,7 +16,7 @@ use ofi::raw::{
 use super::node::Node;
 use super::run::stack;
 use super::{Job, Role};
-use crate::{Error, Figures, Result, link::Link};
+use crate::{Error, Figures, Result, link::Link, sys};
 
 /// Set in the processes that a worker has started.
 const EXTRA: &str = "OFI_BENCHES_EXTRA_RANK";
@@ -70,13 +70,13 @@ fn extra(job: &Job, role: Role) -> Result<Extra> {
     let this = env::current_exe().map_err(Error::io("finding this program"))?;
     let job = serde_json::to_string(job).map_err(|error| Error::Link(error.to_string()))?;
     let role = if role == Role::Client { "client" } else { "server" };
-    let child = Command::new(this)
-        .args(["worker", "--role", role, "--job", &job])
-        .env(EXTRA, "1")
-        .stdin(Stdio::from(OwnedFd::from(theirs)))
-        .stdout(Stdio::null())
-        .spawn();
-    Ok(Extra { child: child.map_err(Error::io("starting a rank"))?, link: Link::new(ours)? })
+    let mut command = Command::new(this);
+    command.args(["worker", "--role", role, "--job", &job]).env(EXTRA, "1");
+    command.stdin(Stdio::from(OwnedFd::from(theirs))).stdout(Stdio::null());
+    // A worker that is killed drops nothing, and its ranks would spin beside the next measurement.
+    sys::die_with_this_thread(&mut command);
+    let child = command.spawn().map_err(Error::io("starting a rank"))?;
+    Ok(Extra { child, link: Link::new(ours)? })
 }
 
 /// The nanoseconds of one of the job's all-reduces.

@@ -186,6 +186,8 @@ fn stream(node: &Node, job: &Job, client: bool, link: &mut Link) -> Result<Figur
     let mut since = Instant::now();
     let (mut started, mut finished) = (0u64, 0u64);
     let warm = total - job.iterations;
+    // What had ended when the time began: the warm ones and some more.
+    let mut before = 0;
     if client {
         while finished < total {
             while started < total && started - finished < window as u64 {
@@ -193,10 +195,11 @@ fn stream(node: &Node, job: &Job, client: bool, link: &mut Link) -> Result<Figur
                 started += 1;
             }
             let count = node.poll(&node.tx, &mut entries)? as u64;
-            if finished < warm && finished + count >= warm {
-                begin = Instant::now();
-            }
             finished += count;
+            if before == 0 && finished >= warm {
+                begin = Instant::now();
+                before = finished;
+            }
             if count == 0 {
                 check(&mut since)?;
             }
@@ -219,7 +222,7 @@ fn stream(node: &Node, job: &Job, client: bool, link: &mut Link) -> Result<Figur
         node.wait_one(&node.tx)?;
     }
     let seconds = begin.elapsed().as_secs_f64();
-    Ok(Figures::from_rate(job.size, job.iterations as f64 / seconds))
+    Ok(Figures::from_rate(job.size, (total - before) as f64 / seconds))
 }
 
 /// Ends a measurement without progress. Reads the clock only after many empty polls.
@@ -271,6 +274,8 @@ fn rma(node: &Node, job: &Job, client: bool, link: &mut Link, write: bool) -> Re
     };
     let total = job.iterations + job.iterations / 20 + 10;
     let warm = total - job.iterations;
+    // What had ended when the time began: the warm ones and some more.
+    let mut before = 0;
     node.meet(link)?;
     let (mut begin, mut since) = (Instant::now(), Instant::now());
     let (mut started, mut finished) = (0u64, 0u64);
@@ -283,10 +288,11 @@ fn rma(node: &Node, job: &Job, client: bool, link: &mut Link, write: bool) -> Re
             }
         }
         let count = node.poll(&node.tx, &mut entries)? as u64;
-        if finished < warm && finished + count >= warm {
-            begin = Instant::now();
-        }
         finished += count;
+        if before == 0 && finished >= warm {
+            begin = Instant::now();
+            before = finished;
+        }
         if count == 0 {
             check(&mut since)?;
         }
@@ -294,7 +300,7 @@ fn rma(node: &Node, job: &Job, client: bool, link: &mut Link, write: bool) -> Re
     let seconds = begin.elapsed().as_secs_f64();
     node.send(slot(&arena, 0, 0), None)?;
     node.wait_one(&node.tx)?;
-    Ok(Figures::from_rate(job.size, job.iterations as f64 / seconds))
+    Ok(Figures::from_rate(job.size, (total - before) as f64 / seconds))
 }
 
 fn fetch_add(node: &Node, job: &Job, client: bool, link: &mut Link) -> Result<Figures> {

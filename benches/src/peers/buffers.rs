@@ -1,5 +1,5 @@
-//! A program in C of our own, for what libfabric's programs cannot do: messages and writes over many buffers at each
-//! end. It is compiled when it is needed first, and runs on libfabric and on our `libfabric.so.1`.
+//! A program in C of our own, for what libfabric's programs cannot do: messages, writes and reads over many buffers at
+//! each end. It is compiled when it is needed first, and runs on libfabric and on our `libfabric.so.1`.
 
 use std::{
     env, fs,
@@ -12,7 +12,8 @@ use super::{Benchmark, PeerRun, fresh_port, iterations};
 use crate::{Error, Result};
 
 const SOURCE: &str = include_str!("../../c/buffers.c");
-/// Buffers at each end, as many as operations in flight: none is in a cache when its turn comes.
+/// Buffers at each end, as many as operations in flight. All others are used before the turn of one comes again: no
+/// cache smaller than all of them still has it. Those of 64 KiB are 4 MiB, which fit in many a third-level cache.
 const BUFFERS: usize = 64;
 
 /// Server and client of the benchmark, compiled against the headers of this prefix or of the system, and the port at

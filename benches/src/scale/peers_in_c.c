@@ -10,7 +10,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #define NAME 256
@@ -19,6 +21,8 @@
 static struct fi_info *info;
 static struct fid_fabric *fabric;
 static struct fid_domain *domain;
+// The process with the peers; 0 in that process itself.
+static pid_t child;
 
 struct end {
     struct fid_ep *ep;
@@ -83,9 +87,21 @@ static fi_addr_t insert(struct end *end, const char *name)
     return peer;
 }
 
+// Ends this process if the one with the peers has ended: nothing would ever come from it.
+static void watch(void)
+{
+    if (child && waitpid(child, NULL, WNOHANG) != 0) {
+        fprintf(stderr, "the process with the peers has ended\n");
+        exit(1);
+    }
+}
+
 static int poll_cq(struct end *end)
 {
+    static unsigned polls;
     struct fi_cq_msg_entry entries[4];
+    if (++polls % 1024 == 0)
+        watch();
     ssize_t count = fi_cq_read(end->cq, entries, 4);
     if (count == -FI_EAGAIN)
         return 0;
@@ -112,8 +128,12 @@ static void fill(int fd, void *to, size_t len)
 {
     for (char *at = to; len > 0;) {
         ssize_t got = read(fd, at, len);
-        if (got <= 0)
-            exit(0);
+        if (got <= 0) {
+            // The process with the peers is told so that it is over; the other one has lost its peers.
+            if (child)
+                fprintf(stderr, "the process with the peers has closed its pipe\n");
+            exit(child ? 1 : 0);
+        }
         at += got;
         len -= got;
     }
@@ -175,7 +195,16 @@ int main(int argc, char **argv)
     getrlimit(RLIMIT_NOFILE, &limit);
     limit.rlim_cur = limit.rlim_max;
     setrlimit(RLIMIT_NOFILE, &limit);
-    if (fork() == 0) {
+    pid_t parent = getpid();
+    child = fork();
+    if (child < 0) {
+        perror("fork");
+        return 1;
+    }
+    if (child == 0) {
+        // It dies with its parent, which may have ended before the kernel knew of this.
+        if (prctl(PR_SET_PDEATHSIG, SIGKILL) || getppid() != parent)
+            _exit(1);
         close(down[1]);
         close(up[0]);
         serve(argv[1], down[0], up[1]);
@@ -207,5 +236,8 @@ int main(int argc, char **argv)
         printf("%d %ld\n", done, resident() - before);
         fflush(stdout);
     }
+    // The other process ends by itself, and so removes its shared memory, before this one's end would kill it.
+    close(down[1]);
+    waitpid(child, NULL, 0);
     return 0;
 }

@@ -4,7 +4,8 @@
 use std::{
     env, fs,
     path::Path,
-    process::{Command, Output},
+    process::{Command, Stdio},
+    time::Duration,
 };
 
 use super::{Figure, figure};
@@ -12,6 +13,7 @@ use crate::{
     Error, Result,
     error::tail,
     peers::libfabric::{OURS, PREFIX},
+    spawn,
 };
 
 const PROGRAM: &str = include_str!("peers_in_c.c");
@@ -20,6 +22,9 @@ const PROGRAM: &str = include_str!("peers_in_c.c");
 /// `udp;ofi_rxd` take minutes.
 const RUNS: [(&str, &str, &[usize]); 3] =
     [("shm", "shm", &[10, 200]), ("tcp", "tcp", &[10, 1000]), ("udp", "udp;ofi_rxd", &[10, 1000])];
+
+/// Time limit of a program.
+const LIMIT: Duration = Duration::from_secs(300);
 
 /// Ours by C's, for each provider and number of peers: at most a half. `udp` and `tcp` use sockets.
 pub fn measure() -> Result<Vec<Figure>> {
@@ -38,7 +43,7 @@ fn compile(folder: &Path, prefix: &Path) -> Result<()> {
     let mut cc = Command::new("cc");
     cc.arg("-O2").arg("-I").arg(prefix.join("include")).arg(&source);
     cc.arg("-L").arg(prefix.join("lib")).args(["-lfabric", "-o"]).arg(folder.join("peers"));
-    text(cc, "cc").map(drop)
+    text(cc).map(drop)
 }
 
 fn beside(program: &Path, prefix: &Path, ours: &Path) -> Result<Vec<Figure>> {
@@ -59,16 +64,18 @@ fn sizes(program: &Path, library: &Path, provider: &str, peers: &[usize]) -> Res
     let mut command = Command::new(program);
     command.arg(provider).args(peers.iter().map(usize::to_string)).env("LD_LIBRARY_PATH", library);
     command.envs(["FI_UDP_SHARED_MEMORY", "FI_TCP_SHARED_MEMORY"].map(|name| (name, "0")));
-    let output = text(command, provider)?;
+    let output = text(command)?;
     let sizes = output.lines().filter_map(|line| line.split_once(' ')?.1.parse().ok());
-    Ok(sizes.skip(1).collect()) // the first is without peers
+    let sizes: Vec<f64> = sizes.skip(1).collect(); // the first is without peers
+    if sizes.len() == peers.len() {
+        return Ok(sizes);
+    }
+    let program = format!("{} {provider}", program.display());
+    Err(Error::Unreadable { program, wanted: "a size for each number of peers", output: tail(&output) })
 }
 
 /// Runs a program to its end; its standard output.
-fn text(mut command: Command, name: &str) -> Result<String> {
-    let Output { status, stdout, stderr } = command.output().map_err(Error::io(name.to_owned()))?;
-    if !status.success() {
-        return Err(Error::Stack(format!("{name}: {status}: {}", tail(&String::from_utf8_lossy(&stderr)))));
-    }
-    Ok(String::from_utf8_lossy(&stdout).into_owned())
+fn text(mut command: Command) -> Result<String> {
+    command.stdin(Stdio::null());
+    spawn::output(command, LIMIT)
 }
