@@ -29,8 +29,14 @@ impl Stranger {
     }
 
     /// Sends bytes, whatever happens to them.
-    fn say(&self, bytes: Vec<u8>) {
-        self.node.send(bytes, self.agent).unwrap();
+    fn say(&self, mut bytes: Vec<u8>) {
+        let began = Instant::now();
+        while let Err(refused) = self.node.send(bytes, self.agent) {
+            // The agent has not taken what was said before.
+            assert!(refused.is_again() && began.elapsed() < LONG, "{refused}");
+            bytes = refused.buffer;
+            std::thread::yield_now();
+        }
         self.node.wait(LONG).unwrap().expect("an end of the send");
     }
 
