@@ -225,8 +225,8 @@ impl Rail {
         self.device.pause = lost.device.pause;
     }
 
-    /// Asks the endpoint whether its device is lost. The thread that drives the rail does so, because the endpoint's lock
-    /// is biased to it.
+    /// Asks the endpoint whether its device is lost. The thread that drives the rail does so, because the endpoint's
+    /// lock is biased to it.
     #[cold]
     fn ask_for_device(&mut self, now: Time) {
         let DeviceState { opened, lost, ask_at, pause, .. } = &mut self.device;
