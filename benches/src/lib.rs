@@ -13,6 +13,7 @@
 //!   baselines.
 //! - [`veth`], [`bare`]: the `veth` command, UDP between two namespaces at 1,500 bytes beside bare sockets.
 //! - [`scale`]: the `scale` command, what thousands of regions, sessions, flows, ends and streams cost.
+//! - `c_program`: programs in C of our own (`benches/c`), which run on the peers too.
 //! - [`figures`], [`table`]: units, medians, printing.
 //! - [`instructions`], [`budget`]: instruction counts under callgrind against `docs/hot-path.md`.
 //! - [`counts`]: other counts of the same paths, by single-stepping. Both measure on all cores at once
@@ -21,6 +22,7 @@
 pub mod bare;
 pub mod bounce;
 pub mod budget;
+mod c_program;
 #[cfg(target_arch = "x86_64")]
 pub mod counts;
 pub mod error;

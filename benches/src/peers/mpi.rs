@@ -1,7 +1,6 @@
-//! Open MPI's all-reduce over shared memory, by a program of ours, which `mpicc` compiles for each run.
+//! Open MPI's all-reduce over shared memory, by a program of ours.
 
 use std::{
-    env, fs,
     path::Path,
     process::{Command, Output},
     sync::OnceLock,
@@ -10,9 +9,9 @@ use std::{
 use serde::Serialize;
 
 use super::unreadable;
-use crate::{Error, Figures, Result, error::tail};
+use crate::{Error, Figures, Result, c_program::CProgram, error::tail};
 
-const PROGRAM: &str = include_str!("all_reduce.c");
+static PROGRAM: CProgram = CProgram::on_mpi("all_reduce", include_str!("../../c/all_reduce.c"));
 
 /// The components that carry Open MPI's collectives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -53,11 +52,7 @@ impl AllReduce {
     /// # Errors
     /// There is no Open MPI, or the program fails.
     pub fn run(&self, cores: [usize; 2]) -> Result<Figures> {
-        let folder = env::temp_dir().join(format!("ofi-benches-mpi-{}", std::process::id()));
-        fs::create_dir_all(&folder).map_err(Error::io("making a folder for a program"))?;
-        let output = compile(&folder).and_then(|()| self.start(&folder.join("all_reduce"), cores));
-        fs::remove_dir_all(&folder).map_err(Error::io("removing a program's folder"))?;
-        let output = output?;
+        let output = self.start(PROGRAM.path(None)?, cores)?;
         let nanoseconds: f64 = output
             .lines()
             .find_map(|line| line.trim().parse().ok())
@@ -84,14 +79,6 @@ impl AllReduce {
         mpirun.args(cores.map(|core| core.to_string()));
         text(mpirun, "mpirun")
     }
-}
-
-fn compile(folder: &Path) -> Result<()> {
-    let source = folder.join("all_reduce.c");
-    fs::write(&source, PROGRAM).map_err(Error::io("writing a program"))?;
-    let mut mpicc = Command::new("mpicc");
-    mpicc.arg("-O2").arg(&source).arg("-o").arg(folder.join("all_reduce"));
-    text(mpicc, "mpicc").map(drop)
 }
 
 fn version() -> &'static str {

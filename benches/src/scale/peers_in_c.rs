@@ -2,7 +2,7 @@
 //! with its headers ([`libfabric::PREFIX`]), and our library ([`libfabric::OURS`]); without them there are no figures.
 
 use std::{
-    env, fs,
+    env,
     path::Path,
     process::{Command, Stdio},
     time::Duration,
@@ -11,12 +11,13 @@ use std::{
 use super::{Figure, figure};
 use crate::{
     Error, Result,
+    c_program::CProgram,
     error::tail,
     peers::libfabric::{OURS, PREFIX},
     spawn,
 };
 
-const PROGRAM: &str = include_str!("peers_in_c.c");
+static PROGRAM: CProgram = CProgram::on_libfabric("peers", include_str!("../../c/peers.c"));
 
 /// Our provider, C's, and the numbers of peers. C's `shm` has 256 peers at most, and 10,000 peers over its `tcp` or
 /// `udp;ofi_rxd` take minutes.
@@ -30,20 +31,7 @@ const LIMIT: Duration = Duration::from_secs(300);
 pub fn measure() -> Result<Vec<Figure>> {
     let (Some(prefix), Some(ours)) = (env::var_os(PREFIX), env::var_os(OURS)) else { return Ok(Vec::new()) };
     let (prefix, ours) = (Path::new(&prefix), Path::new(&ours));
-    let folder = env::temp_dir().join(format!("ofi-benches-memory-{}", std::process::id()));
-    fs::create_dir_all(&folder).map_err(Error::io("making a folder for a program"))?;
-    let figures = compile(&folder, prefix).and_then(|()| beside(&folder.join("peers"), prefix, ours));
-    fs::remove_dir_all(&folder).map_err(Error::io("removing a program's folder"))?;
-    figures
-}
-
-fn compile(folder: &Path, prefix: &Path) -> Result<()> {
-    let source = folder.join("peers.c");
-    fs::write(&source, PROGRAM).map_err(Error::io("writing a program"))?;
-    let mut cc = Command::new("cc");
-    cc.arg("-O2").arg("-I").arg(prefix.join("include")).arg(&source);
-    cc.arg("-L").arg(prefix.join("lib")).args(["-lfabric", "-o"]).arg(folder.join("peers"));
-    text(cc).map(drop)
+    beside(PROGRAM.path(Some(prefix))?, prefix, ours)
 }
 
 fn beside(program: &Path, prefix: &Path, ours: &Path) -> Result<Vec<Figure>> {
