@@ -235,7 +235,7 @@ impl Rail {
         }
         *ask_at = Some(now + LOSS_INTERVAL);
         if self.endpoint.as_ref().is_some_and(|endpoint| endpoint.is_lost()) {
-            let is_soon = now < *opened + SOON && !pause.is_zero();
+            let is_soon = !pause.is_zero() && now < *opened + SOON; // the first loss costs no pause
             *pause = if is_soon { (2 * *pause).min(PAUSE.1) } else { PAUSE.0 };
             *lost = Some(now + if is_soon { *pause } else { Time::ZERO });
             *ask_at = None;

@@ -168,9 +168,7 @@ fn attach(shared: &Shared, mut rail: Rail, lost: Option<usize>) -> bool {
         return false; // peers may have been told that it closes
     }
     let (provider, domain) = (rail.spec.info.provider.clone(), rail.info.domain_attr.name.clone());
-    if driver.rails.len() < MAX_RAILS
-        && let Some(lost) = lost.and_then(|lost| driver.rails.get_mut(lost))
-    {
+    if let Some(lost) = lost.and_then(|lost| driver.rails.get_mut(lost)) {
         rail.replaces(lost);
     }
     let Some(number) = driver.add_rail(rail, &shared.domains, shared.now()) else { return false };
